@@ -236,6 +236,7 @@ pub(crate) enum Problem {
     Required(String),
     NotSupported(Value, Vec<Value>),
     Duplicate(Value),
+    NotFound(Value),
     Forbidden(String),
     /// A reason and a whole text, with a structure as the real server writes it.
     Written(&'static str, String),
@@ -251,6 +252,7 @@ impl Problem {
             Self::Required(_) => "FieldValueRequired",
             Self::NotSupported(..) => "FieldValueNotSupported",
             Self::Duplicate(_) => "FieldValueDuplicate",
+            Self::NotFound(_) => "FieldValueNotFound",
             Self::Forbidden(_) => "FieldValueForbidden",
             Self::Written(reason, _) => reason,
             Self::TooLong(_) => "FieldValueTooLong",
@@ -304,6 +306,7 @@ impl FieldError {
                 format!("Unsupported value: {value}: supported values: {}", supported.join(", "))
             }
             Problem::Duplicate(value) => format!("Duplicate value: {value}"),
+            Problem::NotFound(value) => format!("Not found: {value}"),
             Problem::Forbidden(detail) => format!("Forbidden: {detail}"),
             Problem::Written(_, text) => text.clone(),
             Problem::TooLong(limit) => format!("Too long: may not be more than {limit} bytes"),

@@ -1,12 +1,15 @@
 //! `/openapi/v3`: enough for kubectl to validate, apply and explain. Custom resources publish the
 //! schema of their definition, built-in kinds that of their types.
 
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response};
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use crate::object;
 use crate::resources::Resource;
 use crate::server::Registry;
+use crate::{ResponseBody, full, object, render};
 
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
@@ -54,6 +57,21 @@ pub(crate) fn document(registry: &Registry, path: &str) -> Option<Value> {
         "paths": paths,
         "components": { "schemas": schemas },
     }))
+}
+
+/// `/openapi/v2` without a definition, as JSON or as the message of gnostic. kubectl asks for it
+/// about kinds that version 3 does not know, and then says that they are not installed.
+pub(crate) fn old_document(accept: &str) -> Response<ResponseBody> {
+    const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+    if accept.contains("protobuf") {
+        // Field 1, `swagger`: a text of three bytes.
+        let message = Bytes::from_static(b"\x0a\x032.0");
+        let mut response = Response::new(full(message));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROTOBUF));
+        return response;
+    }
+    let info = json!({ "title": "Kubernetes", "version": "unversioned" });
+    render::json(200, &json!({ "swagger": "2.0", "info": info, "paths": {}, "definitions": {} }))
 }
 
 fn group_path(resource: &Resource) -> String {

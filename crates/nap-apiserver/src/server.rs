@@ -246,6 +246,9 @@ fn fixed_paths(state: &State, request: &ApiRequest) -> Option<Result<Response<Re
             None => Err(ApiError::unknown_path()),
         });
     }
+    if path == "/openapi/v2" {
+        return Some(Ok(openapi::old_document(&request.accept)));
+    }
     discovery::document(&state.registry, path, &request.accept)
         .map(|(kind, document)| Ok(render::json_as(200, kind, &document)))
 }

@@ -9,9 +9,9 @@
 //!
 //! One task runs the kubelets of all VMs. A kubelet registers its Node after the boot of its VM,
 //! reports it ready, keeps its Lease, runs the pods bound to it and stops them within their grace
-//! period. No container runs: a started pod is Running and Ready until it is deleted, and the pod
-//! of a Job until its time is over. Beside the kubelets, [`run`] does what the cloud controller
-//! manager does: it deletes the Node of a VM that is gone.
+//! period. No container runs: a started pod is Running and Ready until it is deleted, or, if it is
+//! not restarted for ever, until its time is over. Beside the kubelets, [`run`] does what the cloud
+//! controller manager does: it deletes the Node of a VM that is gone.
 //!
 //! Every write follows from the order of the events and the [`Clock`], so two runs on a paused
 //! clock are equal.

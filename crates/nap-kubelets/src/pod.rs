@@ -16,8 +16,8 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 const STAGE: (&str, &str) = ("kwok.x-k8s.io/stage", "unhealthy");
 /// Time that a pod runs until it has succeeded, as in KWOK.
 const COMPLETE_DELAY: &str = "pod-complete.stage.kwok.x-k8s.io/delay";
-/// Time that the pod of a Job runs if neither its annotation nor its command says.
-const JOB_TIME: Duration = Duration::from_secs(10);
+/// Time that a pod which ends runs if neither its annotation nor its command says.
+const RUN_TIME: Duration = Duration::from_secs(10);
 /// Time that a pod needs to stop, as in KWOK.
 const STOP_DELAY: &str = "pod-delete.stage.kwok.x-k8s.io/delay";
 
@@ -70,12 +70,14 @@ fn word_after(command: &str, meant: impl Fn(&str) -> bool) -> Option<&str> {
 
 /// Time that a pod runs by itself and its exit code; `None` if it runs until it is deleted.
 ///
-/// The pods of Jobs end, and those with the annotation. No container runs, so `sleep 30`, `exit 1`
-/// and `false` in the command are all that is understood of it.
+/// Pods that are not restarted for ever end, as those of Jobs, and those with the annotation. No
+/// container runs, so `sleep 30`, `exit 1` and `false` in the command are all that is understood of
+/// it.
 pub(crate) fn run_time(pod: &Pod) -> Option<(Duration, i32)> {
     let annotated = pod.annotations().get(COMPLETE_DELAY).and_then(|text| parse_go_duration(text));
-    let of_job = pod.owner_references().iter().any(|owner| owner.kind == "Job");
-    if annotated.is_none() && !of_job {
+    let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
+    let ends = matches!(policy, Some("Never" | "OnFailure"));
+    if annotated.is_none() && !ends {
         return None;
     }
     let container = pod.spec.as_ref()?.containers.first()?;
@@ -84,7 +86,7 @@ pub(crate) fn run_time(pod: &Pod) -> Option<(Duration, i32)> {
     let exit = word_after(&command, |word| word == "exit").and_then(|code| code.parse().ok());
     let fails = command.split([' ', ';', '&', '|']).any(|word| word == "false");
     let code = exit.unwrap_or(i32::from(fails));
-    Some((annotated.or_else(|| sleeps(&command)).unwrap_or(JOB_TIME), code))
+    Some((annotated.or_else(|| sleeps(&command)).unwrap_or(RUN_TIME), code))
 }
 
 /// Whether the kubelet starts the containers again after they have failed.
@@ -209,22 +211,22 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_jobs_end_as_their_command_says() {
-        let run = |owner: &str, command: &str, annotation: Option<&str>| {
+    fn pods_that_are_not_always_restarted_end_as_their_command_says() {
+        let run = |policy: &str, command: &str, annotation: Option<&str>| {
             let annotations = annotation.map(|delay| json!({ COMPLETE_DELAY: delay }));
-            let owner = json!({ "apiVersion": "v1", "kind": owner, "name": "o", "uid": "u" });
             let pod = json!({
-                "metadata": { "annotations": annotations, "ownerReferences": [owner] },
-                "spec": { "containers": [{ "name": "c", "command": ["sh", "-c", command] }] },
+                "metadata": { "annotations": annotations },
+                "spec": { "restartPolicy": policy,
+                    "containers": [{ "name": "c", "command": ["sh", "-c", command] }] },
             });
             let time = run_time(&serde_json::from_value(pod).unwrap());
             time.map(|(time, code)| (time.as_secs(), code))
         };
-        assert_eq!(run("ReplicaSet", "sleep 30", None), None);
-        assert_eq!(run("Job", "date", None), Some((10, 0)));
-        assert_eq!(run("Job", "sleep 30; exit 3", None), Some((30, 3)));
-        assert_eq!(run("Job", "false", None), Some((10, 1)));
-        assert_eq!(run("ReplicaSet", "serve", Some("1m")), Some((60, 0)));
+        assert_eq!(run("Always", "sleep 30", None), None);
+        assert_eq!(run("Never", "date", None), Some((10, 0)));
+        assert_eq!(run("OnFailure", "sleep 30; exit 3", None), Some((30, 3)));
+        assert_eq!(run("Never", "false", None), Some((10, 1)));
+        assert_eq!(run("Always", "serve", Some("1m")), Some((60, 0)));
     }
 
     #[test]

@@ -13,6 +13,9 @@ use crate::due::PodKey;
 /// Namespace of the Leases of all Nodes.
 const LEASES: &str = "kube-node-lease";
 
+/// Field manager of the writes.
+const MANAGER: &str = "kubelet";
+
 /// Time limit of a write: all kubelets wait for the slowest of a batch.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -88,10 +91,10 @@ pub(crate) async fn perform(client: Client, write: Write) -> Outcome {
 }
 
 async fn send(client: Client, write: Write) -> kube::Result<()> {
-    let parameters = PatchParams::default();
+    let parameters = patching();
     match write {
         Write::CreateNode(node) => {
-            Api::<Node>::all(client).create(&PostParams::default(), &node).await?;
+            Api::<Node>::all(client).create(&posting(), &node).await?;
         }
         Write::NodeStatus { name, patch } => {
             let api = Api::<Node>::all(client);
@@ -113,6 +116,14 @@ async fn send(client: Client, write: Write) -> kube::Result<()> {
     Ok(())
 }
 
+fn posting() -> PostParams {
+    PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() }
+}
+
+fn patching() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+}
+
 /// With the uid as precondition, so that a new object of the same name stays.
 fn delete(uid: Option<String>) -> DeleteParams {
     let preconditions = Some(Preconditions { uid, resource_version: None });
@@ -120,10 +131,10 @@ fn delete(uid: Option<String>) -> DeleteParams {
 }
 
 async fn renew(api: &Api<Lease>, lease: &Lease) -> kube::Result<()> {
-    let renewed = api.patch(&lease.name_any(), &PatchParams::default(), &Patch::Merge(lease)).await;
+    let renewed = api.patch(&lease.name_any(), &patching(), &Patch::Merge(lease)).await;
     match renewed {
         Err(kube::Error::Api(status)) if status.code == 404 => {
-            api.create(&PostParams::default(), lease).await?;
+            api.create(&posting(), lease).await?;
         }
         other => drop(other?),
     }

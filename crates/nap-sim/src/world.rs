@@ -21,7 +21,7 @@ use nap_kubelets::{Heartbeats, VmEvent};
 use tokio::sync::mpsc;
 
 use crate::azure::{Emulator, EmulatorConfig};
-use crate::cluster;
+use crate::cluster::{self, ForUsers};
 use crate::faults::{Faults, Faulty};
 use crate::fixed_nodes;
 use crate::invariants::{Guarded, Invariants};
@@ -92,7 +92,7 @@ pub struct World {
     settings: Settings,
     machines: Mutex<Option<mpsc::Receiver<VmEvent>>>,
     fixed: Vec<VmEvent>,
-    heartbeats: Option<Heartbeats>,
+    for_users: ForUsers,
 }
 
 impl World {
@@ -126,7 +126,7 @@ impl World {
         let trace = Trace::new(clock.clone());
         let machines = Mutex::new(Some(machines));
         let settings = Settings::default();
-        let heartbeats = None;
+        let for_users = ForUsers::default();
         Ok(Self {
             server,
             azure,
@@ -137,7 +137,7 @@ impl World {
             settings,
             machines,
             fixed,
-            heartbeats,
+            for_users,
         })
     }
 
@@ -158,7 +158,15 @@ impl World {
     /// Lets the kubelets keep their Leases and update their Nodes at these intervals.
     #[must_use]
     pub fn with_heartbeats(self, heartbeats: Heartbeats) -> Self {
-        Self { heartbeats: Some(heartbeats), ..self }
+        let for_users = ForUsers { heartbeats: Some(heartbeats), ..self.for_users };
+        Self { for_users, ..self }
+    }
+
+    /// Lets the workload controllers publish what they do as events.
+    #[must_use]
+    pub fn with_workload_events(self) -> Self {
+        let for_users = ForUsers { workload_events: true, ..self.for_users };
+        Self { for_users, ..self }
     }
 
     /// A client of the in-process API server; its requests are traced.
@@ -227,8 +235,8 @@ impl World {
         let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner).take();
         let machines = machines.ok_or(WorldError::AlreadyRunning)?;
         let (client, clock) = (self.client(), self.clock.clone());
-        let (fixed, heartbeats) = (self.fixed.clone(), self.heartbeats);
-        let cluster = cluster::run_with(client, clock, machines, fixed, heartbeats);
+        let (fixed, for_users) = (self.fixed.clone(), self.for_users);
+        let cluster = cluster::run_with(client, clock, machines, fixed, for_users);
         let nap = async {
             if with_controllers {
                 self.run_nap(std::future::pending()).await;

@@ -4,8 +4,8 @@
 use nap_units::Quantity;
 use serde_json::Value;
 
-use super::metadata;
 use super::scheduling::one_of;
+use super::{containers, metadata};
 use crate::error::{FieldError, Problem};
 use crate::object;
 use crate::resources::Resource;
@@ -68,9 +68,12 @@ pub(super) fn check(resource: &Resource, object: &Value, errors: &mut Vec<FieldE
                 let detail = "may not be specified when strategy `type` is 'Recreate'";
                 errors.push(FieldError::forbidden("spec.strategy.rollingUpdate", detail));
             }
+            rolling_update(spec, "strategy", errors);
+            progress_deadline(spec, errors);
         }
         ("apps", "daemonsets") => {
             strategy(spec, "updateStrategy", &["RollingUpdate", "OnDelete"], errors);
+            rolling_update(spec, "updateStrategy", errors);
         }
         ("apps", "statefulsets") => stateful_set(spec, errors),
         ("", "persistentvolumeclaims") => claim(spec, "spec", errors),
@@ -112,6 +115,53 @@ fn strategy(spec: &Value, field: &str, known: &[&str], errors: &mut Vec<FieldErr
     }
 }
 
+/// Checks how many pods a rollout may take away or add at a time.
+fn rolling_update(spec: &Value, strategy: &str, errors: &mut Vec<FieldError>) {
+    let Some(rolling) = object::at(spec, &[strategy, "rollingUpdate"]).filter(|r| r.is_object())
+    else {
+        return;
+    };
+    if object::text(spec, &[strategy, "type"]) != "RollingUpdate" {
+        return;
+    }
+    let path = format!("spec.{strategy}.rollingUpdate");
+    let (away, more) = (format!("{path}.maxUnavailable"), format!("{path}.maxSurge"));
+    let (unavailable, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
+    containers::count(unavailable, &away, errors);
+    containers::count(surge, &more, errors);
+    let none = [unavailable, surge].map(|value| containers::count_of(value) == 0);
+    if strategy == "strategy" {
+        if none == [true, true] {
+            let detail = "may not be 0 when `maxSurge` is 0";
+            errors.push(FieldError::invalid(away.clone(), unavailable.clone(), detail));
+        }
+        containers::at_most_all(unavailable, &away, errors);
+        return;
+    }
+    containers::at_most_all(unavailable, &away, errors);
+    containers::at_most_all(surge, &more, errors);
+    match none {
+        [false, false] => {
+            let detail = "may not be set when maxUnavailable is non-zero";
+            errors.push(FieldError::invalid(more, surge.clone(), detail));
+        }
+        [true, true] => {
+            errors.push(FieldError::required(away, "cannot be 0 when maxSurge is 0"));
+        }
+        _ => {}
+    }
+}
+
+fn progress_deadline(spec: &Value, errors: &mut Vec<FieldError>) {
+    containers::not_negative(spec, "progressDeadlineSeconds", "spec", errors);
+    let ready = object::integer(spec, &["minReadySeconds"]).unwrap_or(0);
+    let deadline = object::integer(spec, &["progressDeadlineSeconds"]);
+    if let Some(deadline) = deadline.filter(|deadline| *deadline <= ready) {
+        let detail = "must be greater than minReadySeconds";
+        errors.push(FieldError::invalid("spec.progressDeadlineSeconds", deadline, detail));
+    }
+}
+
 fn stateful_set(spec: &Value, errors: &mut Vec<FieldError>) {
     let policy = object::text(spec, &["podManagementPolicy"]);
     if !matches!(policy, "" | "OrderedReady" | "Parallel") {
@@ -124,6 +174,20 @@ fn stateful_set(spec: &Value, errors: &mut Vec<FieldError>) {
         let text = format!("Invalid value: {value}: must be 'RollingUpdate' or 'OnDelete'");
         let problem = Problem::Written("FieldValueInvalid", text);
         errors.push(FieldError { field: "spec.updateStrategy".to_owned(), problem });
+    }
+    if kind == "RollingUpdate" {
+        let rolling = object::at(spec, &["updateStrategy", "rollingUpdate"]);
+        let rolling = rolling.unwrap_or(&Value::Null);
+        let path = "spec.updateStrategy.rollingUpdate";
+        containers::not_negative(rolling, "partition", path, errors);
+        if let Some(unavailable) = rolling.get("maxUnavailable").filter(|value| !value.is_null()) {
+            let field = format!("{path}.maxUnavailable");
+            containers::count(unavailable, &field, errors);
+            if containers::count_of(unavailable) == 0 {
+                errors.push(FieldError::invalid(&*field, unavailable.clone(), "cannot be 0"));
+            }
+            containers::at_most_all(unavailable, &field, errors);
+        }
     }
 }
 

@@ -19,13 +19,7 @@ pub(crate) fn check(resource: &Resource, object: &Value) -> Vec<FieldError> {
             errors.push(FieldError::invalid("metadata.name", name, detail));
         }
     } else if label_name && !is_label(name) {
-        errors.push(FieldError::invalid(
-            "metadata.name",
-            name,
-            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and \
-             must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex \
-             used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
-        ));
+        errors.push(FieldError::invalid("metadata.name", name, LABEL));
     } else if !is_subdomain(name) {
         errors.push(FieldError::invalid(
             "metadata.name",
@@ -98,7 +92,12 @@ pub(crate) fn check_update(old: &Value, new: &Value) -> Vec<FieldError> {
     vec![FieldError::forbidden("metadata.finalizers", detail)]
 }
 
-const QUALIFIED: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must \
+/// What a name must be that is one label of a DNS name.
+pub(crate) const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric \
+     characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or \
+     '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+
+pub(crate) const QUALIFIED: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must \
      start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex \
      used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 
@@ -110,19 +109,23 @@ pub(crate) fn labels(object: &Value, path: &[&str], field: &str, errors: &mut Ve
             errors.push(FieldError::invalid(field, key.as_str(), QUALIFIED));
         }
         let value = value.as_str().unwrap_or_default();
-        if value.len() > 63 {
-            errors.push(FieldError::invalid(field, value, "must be no more than 63 bytes"));
-        } else if !value.is_empty() && !is_name_part(value) {
-            errors.push(FieldError::invalid(
-                field,
-                value,
-                "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or \
-                 '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or \
-                 'my_value',  or '12345', regex used for validation is \
-                 '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')",
-            ));
+        if let Some(problem) = label_value_problem(value) {
+            errors.push(FieldError::invalid(field, value, problem));
         }
     }
+}
+
+/// What is wrong with the value of a label; `None` if it is sound.
+pub(crate) fn label_value_problem(value: &str) -> Option<&'static str> {
+    if value.len() > 63 {
+        return Some("must be no more than 63 bytes");
+    }
+    (!value.is_empty() && !is_name_part(value)).then_some(
+        "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or \
+         '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or \
+         'my_value',  or '12345', regex used for validation is \
+         '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')",
+    )
 }
 
 fn is_edge(character: Option<char>) -> bool {

@@ -1,7 +1,9 @@
 //! Built-in kinds beyond their shape: the defaults that the server fills in and
 //! the mistakes it refuses.
 
+mod autoscaler;
 mod choices;
+mod containers;
 pub(crate) mod conversion;
 mod cron_job;
 pub(crate) mod defaults;

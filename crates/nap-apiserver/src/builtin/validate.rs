@@ -1,9 +1,9 @@
 //! Checks of built-in kinds: what the types alone do not refuse, limited to mistakes people make.
 
-use nap_units::{Quantity, Rounding};
 use serde_json::{Value, json};
 
-use super::{choices, cron_job, metadata, scheduling};
+use super::containers::{amounts_of, not_negative};
+use super::{autoscaler, choices, containers, cron_job, metadata, scheduling};
 use crate::error::{FieldError, Problem};
 use crate::object;
 use crate::resources::Resource;
@@ -22,7 +22,7 @@ pub(crate) fn check(resource: &Resource, old: Option<&Value>, object: &Value) ->
     }
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "pods") => {
-            pod_spec(spec, "spec", &mut errors);
+            pod_spec(spec, &[], "spec", &mut errors);
             if let Some(old) = old {
                 pod_update(&old["spec"], spec, &mut errors);
             }
@@ -51,12 +51,12 @@ pub(crate) fn check(resource: &Resource, old: Option<&Value>, object: &Value) ->
         ("", "replicationcontrollers") => {
             not_negative(spec, "replicas", "spec", &mut errors);
             if spec.get("template").is_some() {
-                pod_spec(&spec["template"]["spec"], "spec.template.spec", &mut errors);
+                pod_spec(&spec["template"]["spec"], &[], "spec.template.spec", &mut errors);
             }
         }
         ("", "limitranges") => limit_range(spec, &mut errors),
         ("", "resourcequotas") => amounts_of(&spec["hard"], "spec.hard", &mut errors),
-        ("autoscaling", "horizontalpodautoscalers") => autoscaler(spec, &mut errors),
+        ("autoscaling", "horizontalpodautoscalers") => autoscaler::check(spec, &mut errors),
         ("", "nodes") => node(old, spec, &mut errors),
         ("policy", "poddisruptionbudgets") => budget(spec, &mut errors),
         ("scheduling.k8s.io", "priorityclasses")
@@ -69,7 +69,9 @@ pub(crate) fn check(resource: &Resource, old: Option<&Value>, object: &Value) ->
     errors
 }
 
-fn pod_spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
+/// Checks a pod spec; `claims` are volumes that a StatefulSet adds to it.
+fn pod_spec(spec: &Value, claims: &[&str], path: &str, errors: &mut Vec<FieldError>) {
+    let volumes = containers::volumes(spec, claims, path, errors);
     if object::list(spec, &["containers"]).is_empty() {
         errors.push(FieldError::required(format!("{path}.containers"), ""));
     }
@@ -87,8 +89,7 @@ fn pod_spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
             if name.is_empty() {
                 errors.push(FieldError::required(format!("{path}.name"), ""));
             } else if !metadata::is_label(name) {
-                let detail = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'";
-                errors.push(FieldError::invalid(format!("{path}.name"), name, detail));
+                errors.push(FieldError::invalid(format!("{path}.name"), name, metadata::LABEL));
             } else if names.contains(&name) {
                 let problem = Problem::Duplicate(name.into());
                 errors.push(FieldError { field: format!("{path}.name"), problem });
@@ -97,24 +98,55 @@ fn pod_spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
             if object::text(container, &["image"]).is_empty() {
                 errors.push(FieldError::required(format!("{path}.image"), ""));
             }
-            amounts(&container["resources"], &format!("{path}.resources"), errors);
             choices::container(container, &path, errors);
+            containers::check(container, list, &volumes, &path, errors);
         }
     }
+    metadata::labels(spec, &["nodeSelector"], &format!("{path}.nodeSelector"), errors);
     scheduling::check(spec, path, errors);
     for (index, toleration) in object::list(spec, &["tolerations"]).iter().enumerate() {
-        let operator = object::text(toleration, &["operator"]);
-        let path = format!("{path}.tolerations[{index}]");
-        if !matches!(operator, "" | "Equal" | "Exists") {
-            let supported = vec![json!("Equal"), json!("Exists")];
-            errors.push(FieldError::not_supported(format!("{path}.operator"), operator, supported));
-        }
-        if object::text(toleration, &["key"]).is_empty() && operator != "Exists" {
-            let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-            errors.push(FieldError::invalid(format!("{path}.operator"), operator, detail));
-        }
-        effect(toleration, &path, true, errors);
+        self::toleration(toleration, &format!("{path}.tolerations[{index}]"), errors);
     }
+}
+
+fn toleration(toleration: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    let text = |field: &str| object::text(toleration, &[field]);
+    let (key, operator, value) = (text("key"), text("operator"), text("value"));
+    let field = format!("{path}.operator");
+    if !key.is_empty() && !metadata::is_qualified(key) {
+        errors.push(FieldError::invalid(format!("{path}.key"), key, metadata::QUALIFIED));
+    }
+    if key.is_empty() && operator != "Exists" {
+        let detail = "operator must be Exists when `key` is empty, which means \"match all values \
+                      and all keys\"";
+        errors.push(FieldError::invalid(&*field, operator, detail));
+    }
+    let lasts = toleration.get("tolerationSeconds").is_some_and(|seconds| !seconds.is_null());
+    if lasts && text("effect") != "NoExecute" {
+        let detail = "effect must be 'NoExecute' when `tolerationSeconds` is set";
+        errors.push(FieldError::invalid(format!("{path}.effect"), text("effect"), detail));
+    }
+    match operator {
+        "" | "Equal" => {
+            if let Some(detail) = metadata::label_value_problem(value) {
+                errors.push(FieldError::invalid(field, value, detail));
+            }
+        }
+        "Exists" if value.is_empty() => {}
+        "Exists" => {
+            let detail = "value must be empty when `operator` is 'Exists'";
+            errors.push(FieldError::invalid(field, value, detail));
+        }
+        "Lt" | "Gt" => {
+            let supported = ["Equal", "Exists", "Lt", "Gt"].map(|one| json!(one)).to_vec();
+            errors.push(FieldError::not_supported(field, operator, supported));
+        }
+        other => {
+            let supported = vec![json!("Equal"), json!("Exists")];
+            errors.push(FieldError::not_supported(field, other, supported));
+        }
+    }
+    effect(toleration, path, true, errors);
 }
 
 fn job(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
@@ -122,7 +154,7 @@ fn job(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
         not_negative(spec, field, path, errors);
     }
     let path = format!("{path}.template.spec");
-    pod_spec(&spec["template"]["spec"], &path, errors);
+    pod_spec(&spec["template"]["spec"], &[], &path, errors);
     let policy = object::text(spec, &["template", "spec", "restartPolicy"]);
     let field = format!("{path}.restartPolicy");
     if matches!(policy, "" | "Always") {
@@ -143,74 +175,6 @@ fn limit_range(spec: &Value, errors: &mut Vec<FieldError>) {
         }
         choices::limit(item, &path, errors);
     }
-}
-
-fn autoscaler(spec: &Value, errors: &mut Vec<FieldError>) {
-    let least = object::integer(spec, &["minReplicas"]);
-    let most = object::integer(spec, &["maxReplicas"]).unwrap_or(0);
-    if least.is_some_and(|least| least < 0) {
-        let detail = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid("spec.minReplicas", least.unwrap_or(0), detail));
-    }
-    if most < 1 {
-        errors.push(FieldError::invalid("spec.maxReplicas", most, "must be greater than 0"));
-    } else if most < least.unwrap_or(1) {
-        let detail = "must be greater than or equal to `minReplicas`";
-        errors.push(FieldError::invalid("spec.maxReplicas", most, detail));
-    }
-    for field in ["kind", "name"] {
-        if object::text(spec, &["scaleTargetRef", field]).is_empty() {
-            errors.push(FieldError::required(format!("spec.scaleTargetRef.{field}"), ""));
-        }
-    }
-}
-
-fn not_negative(spec: &Value, field: &str, path: &str, errors: &mut Vec<FieldError>) {
-    let number = object::integer(spec, &[field]).unwrap_or(0);
-    if number < 0 {
-        let detail = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid(format!("{path}.{field}"), number, detail));
-    }
-}
-
-/// Refuses negative quantities of a resource list.
-fn amounts_of(list: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    for (name, amount) in list.as_object().into_iter().flatten() {
-        let text = amount.as_str().unwrap_or_default();
-        if text.parse().is_ok_and(|amount: Quantity| amount < Quantity::from_units(0)) {
-            let detail = "must be greater than or equal to 0";
-            errors.push(FieldError::invalid(format!("{path}[{name}]"), text, detail));
-        }
-    }
-}
-
-fn amounts(resources: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    let limits = resources.get("limits").and_then(Value::as_object);
-    for kind in ["requests", "limits"] {
-        let Some(amounts) = resources.get(kind).and_then(Value::as_object) else { continue };
-        amounts_of(&resources[kind], &format!("{path}.{kind}"), errors);
-        for (name, amount) in amounts {
-            let text = amount.as_str().unwrap_or_default();
-            let amount: Option<Quantity> = text.parse().ok();
-            // Extended resources, such as GPUs, cannot be shared or divided.
-            if name.contains('/') && amount.is_some_and(|amount| !is_whole(amount)) {
-                let field = format!("{path}.{kind}[{name}]");
-                errors.push(FieldError::invalid(field, text, "must be an integer"));
-            }
-            let limit = limits.and_then(|l| l.get(name)).and_then(Value::as_str);
-            if kind == "requests"
-                && let Some(limit) = limit
-                && amount > limit.parse().ok()
-            {
-                let detail = format!("must be less than or equal to {name} limit of {limit}");
-                errors.push(FieldError::invalid(format!("{path}.requests"), text, detail));
-            }
-        }
-    }
-}
-
-fn is_whole(amount: Quantity) -> bool {
-    amount.to_milli(Rounding::Up) % 1000 == 0
 }
 
 /// Most of a pod's spec cannot change once it exists.
@@ -277,7 +241,14 @@ fn workload(spec: &Value, errors: &mut Vec<FieldError>) {
         ));
     }
     metadata::labels(spec, &["template", "metadata", "labels"], "spec.template.labels", errors);
-    pod_spec(&spec["template"]["spec"], "spec.template.spec", errors);
+    let claims: Vec<&str> = object::list(spec, &["volumeClaimTemplates"])
+        .iter()
+        .map(|template| object::text(template, &["metadata", "name"]))
+        .collect();
+    pod_spec(&spec["template"]["spec"], &claims, "spec.template.spec", errors);
+    for field in ["minReadySeconds", "revisionHistoryLimit"] {
+        not_negative(spec, field, "spec", errors);
+    }
     let policy = object::text(spec, &["template", "spec", "restartPolicy"]);
     if !matches!(policy, "" | "Always") {
         let supported = vec![json!("Always")];

@@ -1,8 +1,9 @@
 //! The two API servers under test, and their verdicts on objects.
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -125,12 +126,21 @@ pub(crate) async fn embedded_client() -> Client {
     client
 }
 
+/// What `kubectl edit` does instead of opening an editor.
+const EDITOR: &str = "sed -i s/blue/green/";
+
 pub(crate) async fn kubectl(kubeconfig: &Path, words: &str, manifest: &str) -> Output {
     let kubectl = Kubectl::new(kubeconfig).unwrap();
     let (words, manifest) = (words.to_owned(), manifest.to_owned());
     let run = move || {
         let arguments: Vec<&str> = words.split_whitespace().collect();
-        kubectl.run(&arguments, &manifest)
+        let mut command = kubectl.command(&arguments);
+        command.env("KUBE_EDITOR", EDITOR);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        // A kubectl that does not read its input closes the pipe.
+        let _ = child.stdin.take().map(|mut input| input.write_all(manifest.as_bytes()));
+        child.wait_with_output()
     };
     tokio::task::spawn_blocking(run).await.unwrap().unwrap()
 }

@@ -20,6 +20,7 @@ mod node_lifecycle;
 mod pods;
 mod scheduler;
 mod services;
+mod similar_events;
 mod storage;
 mod taint_eviction;
 mod workloads;
@@ -43,7 +44,7 @@ use services::Services;
 pub use storage::storage_classes;
 use taint_eviction::TaintEviction;
 use workloads::Workloads;
-use write::Writer;
+use write::{CONTROLLERS, SCHEDULER, Writer};
 
 /// Maximum number of VM events that wait for the kubelets.
 const MAX_WAITING_EVENTS: usize = 1024;
@@ -53,21 +54,29 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Runs the components and the kubelets until the future is dropped.
 pub async fn run(client: Client, clock: Clock, machines: mpsc::Receiver<VmEvent>) -> Infallible {
-    run_with(client, clock, machines, Vec::new(), None).await
+    run_with(client, clock, machines, Vec::new(), ForUsers::default()).await
 }
 
-/// Runs the components and the kubelets, with machines that are there from the start, and with
-/// heartbeats if nodes are to have Leases.
+/// Writes that only people see, and that a simulation therefore leaves out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ForUsers {
+    /// How often nodes renew their Leases; `None` for nodes without.
+    pub heartbeats: Option<Heartbeats>,
+    /// Whether controllers publish what they do for workloads as events.
+    pub workload_events: bool,
+}
+
+/// Runs the components and the kubelets, with machines that are there from the start.
 pub async fn run_with(
     client: Client,
     clock: Clock,
     machines: mpsc::Receiver<VmEvent>,
     fixed: Vec<VmEvent>,
-    heartbeats: Option<Heartbeats>,
+    for_users: ForUsers,
 ) -> Infallible {
     let (vms, events) = mpsc::channel(MAX_WAITING_EVENTS);
     let config = KubeletConfig {
-        heartbeats,
+        heartbeats: for_users.heartbeats,
         is_monitored: false,
         adopts_nodes: true,
         ..KubeletConfig::default()
@@ -75,7 +84,7 @@ pub async fn run_with(
     let kubelets = nap_kubelets::run(client.clone(), clock.clone(), config, events);
     tokio::select! {
         biased;
-        never = components(client, clock, machines, vms, fixed) => never,
+        never = components(client, clock, machines, vms, fixed, for_users) => never,
         never = kubelets => never,
     }
 }
@@ -86,6 +95,7 @@ async fn components(
     machines: mpsc::Receiver<VmEvent>,
     vms: mpsc::Sender<VmEvent>,
     fixed: Vec<VmEvent>,
+    for_users: ForUsers,
 ) -> Infallible {
     let mut news = News::new(&client);
     let mut index = Index::default();
@@ -94,7 +104,7 @@ async fn components(
     for event in fixed {
         forward(event, &mut controllers.nodes, &vms).await;
     }
-    let mut writer = Writer::new(client, clock.clone());
+    let mut writer = Writer::new(client, clock.clone(), for_users.workload_events);
     let mut wake: Option<Timestamp> = None;
     let mut is_behind = false;
     loop {
@@ -151,7 +161,9 @@ impl Controllers {
         storage::pass(index, writer, all).await;
         wake = earliest(wake, self.budgets.pass(index, writer, all).await);
         self.services.pass(index, writer, all).await;
+        writer.act_as(SCHEDULER);
         wake = earliest(wake, self.scheduler.pass(index, writer, all).await);
+        writer.act_as(CONTROLLERS);
         self.retry = earliest(self.retry, writer.take_retry());
         earliest(wake, self.retry)
     }

@@ -173,7 +173,8 @@ async fn endpoints(service: &Service, pods: &[Arc<Pod>], index: &mut Index, writ
             let object = json!({
                 "metadata": { "name": of.1, "labels": labels }, "subsets": subsets,
             });
-            writer.create_for(service, "endpoint-controller", &mut index.endpoints, &object).await;
+            let component = "endpoint-controller";
+            let _ = writer.create_for(service, component, &mut index.endpoints, &object).await;
         }
         Some(held) => {
             let known = serde_json::to_value(&held.subsets).unwrap_or_default();
@@ -242,7 +243,7 @@ async fn slices(service: &Service, pods: &[Arc<Pod>], index: &mut Index, writer:
             "addressType": "IPv4", "endpoints": endpoints, "ports": ports,
         });
         let component = "endpoint-slice-controller";
-        writer.create_for(service, component, &mut index.endpoint_slices, &slice).await;
+        let _ = writer.create_for(service, component, &mut index.endpoint_slices, &slice).await;
     }
     for extra in held.iter().skip(wanted.len()) {
         writer.delete(&mut index.endpoint_slices, &**extra, None).await;

@@ -12,11 +12,15 @@ use serde_json::{Value, json};
 
 use super::earliest;
 use super::index::{Key, Mirror, Object, key};
+use super::similar_events::SimilarEvents;
 
 /// Delay after which a write that failed is tried again.
 const RETRY: SignedDuration = SignedDuration::from_secs(1);
 /// Delay after which a pod that admission refused is created again.
 const RETRY_REFUSED: SignedDuration = SignedDuration::from_secs(15);
+/// Names of the components as field managers.
+pub(super) const CONTROLLERS: &str = "kube-controller-manager";
+pub(super) const SCHEDULER: &str = "kube-scheduler";
 /// Events whose repetition is counted in the first one; more are forgotten.
 const MAX_KNOWN_EVENTS: usize = 4096;
 
@@ -26,13 +30,38 @@ pub(super) struct Writer {
     pub(super) clock: Clock,
     retry: Option<Timestamp>,
     events: u64,
+    /// Events of workloads; `None` if nobody reads them, because they double the writes.
+    workload_events: Option<SimilarEvents>,
+    /// Field manager of the writes.
+    manager: &'static str,
     /// Name and count of published events, by uid of the object, reason and message.
     published: BTreeMap<(String, String, String), (String, u32)>,
 }
 
 impl Writer {
-    pub(super) fn new(client: Client, clock: Clock) -> Self {
-        Self { client, clock, retry: None, events: 0, published: BTreeMap::new() }
+    pub(super) fn new(client: Client, clock: Clock, workload_events: bool) -> Self {
+        Self {
+            client,
+            clock,
+            retry: None,
+            events: 0,
+            workload_events: workload_events.then(SimilarEvents::default),
+            manager: CONTROLLERS,
+            published: BTreeMap::new(),
+        }
+    }
+
+    /// Lets the next writes be those of a component.
+    pub(super) fn act_as(&mut self, manager: &'static str) {
+        self.manager = manager;
+    }
+
+    fn posting(&self) -> PostParams {
+        PostParams { field_manager: Some(self.manager.to_owned()), ..PostParams::default() }
+    }
+
+    fn patching(&self) -> PatchParams {
+        PatchParams { field_manager: Some(self.manager.to_owned()), ..PatchParams::default() }
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -85,7 +114,7 @@ impl Writer {
         object: &Value,
     ) -> bool {
         let Some(object) = typed::<T>(object) else { return false };
-        let result = self.api::<T>(namespace).create(&PostParams::default(), &object).await;
+        let result = self.api::<T>(namespace).create(&self.posting(), &object).await;
         match self.check("create", &object.name_any(), result) {
             Some(created) => {
                 mirror.put(created);
@@ -95,31 +124,79 @@ impl Writer {
         }
     }
 
-    /// Creates an object of a controller. What admission refuses is an event about the owner.
+    /// Creates an object of a controller, and says so about the owner if it is a pod or a claim.
+    /// What admission refuses is an event about the owner, and the error; it is `None` for others.
     pub(super) async fn create_for<O: Object, T: Object>(
         &mut self,
         owner: &O,
         component: &str,
         mirror: &mut Mirror<T>,
         object: &Value,
-    ) -> bool {
+    ) -> Result<(), Option<String>> {
         let namespace = owner.namespace().unwrap_or_default();
-        let Some(object) = typed::<T>(object) else { return false };
-        match self.api::<T>(&namespace).create(&PostParams::default(), &object).await {
+        let Some(object) = typed::<T>(object) else { return Err(None) };
+        match self.api::<T>(&namespace).create(&self.posting(), &object).await {
             Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => {
-                let message = format!("Error creating: {}", status.message);
+                let message = match of_set(owner, "create", &object) {
+                    Some(what) => format!("{what} failed error: {}", status.message),
+                    None => format!("Error creating: {}", status.message),
+                };
                 self.event(owner, component, "Warning", "FailedCreate", &message).await;
                 self.retry_in(RETRY_REFUSED);
-                false
+                Err(Some(status.message))
             }
             result => match self.check("create", &object.name_any(), result) {
                 Some(created) => {
+                    let message = match of_set(owner, "create", &created) {
+                        Some(what) => format!("{what} successful"),
+                        None => format!("Created pod: {}", created.name_any()),
+                    };
+                    if is_told(&created) {
+                        self.tell(owner, component, "SuccessfulCreate", &message).await;
+                    }
                     mirror.put(created);
-                    true
+                    Ok(())
                 }
-                None => false,
+                None => Err(None),
             },
         }
+    }
+
+    /// Deletes a pod of a controller, and says so about the owner.
+    pub(super) async fn delete_for<O: Object>(
+        &mut self,
+        owner: &O,
+        component: &str,
+        mirror: &mut Mirror<Pod>,
+        pod: &Pod,
+    ) {
+        self.delete(mirror, pod, None).await;
+        let message = match of_set(owner, "delete", pod) {
+            Some(what) => format!("{what} successful"),
+            None => format!("Deleted pod: {}", pod.name_any()),
+        };
+        self.tell(owner, component, "SuccessfulDelete", &message).await;
+    }
+
+    /// Publishes what a controller has done for a workload, if somebody reads it.
+    pub(super) async fn tell<T: Object>(
+        &mut self,
+        about: &T,
+        component: &str,
+        reason: &str,
+        message: &str,
+    ) {
+        let (now, uid) = (self.now(), about.uid().unwrap_or_default());
+        let Some(similar) = self.workload_events.as_mut() else { return };
+        let Some(identity) = similar.identity(now, component, &uid, reason, message) else {
+            return;
+        };
+        let words = if identity == message {
+            message.to_owned()
+        } else {
+            format!("(combined from similar events): {message}")
+        };
+        self.publish(about, component, ("Normal", reason, &words), &identity).await;
     }
 
     pub(super) async fn patch<T: Object>(
@@ -129,7 +206,7 @@ impl Writer {
         patch: &Value,
     ) -> bool {
         let api = self.api::<T>(&of.0);
-        let result = api.patch(&of.1, &PatchParams::default(), &Patch::Merge(patch)).await;
+        let result = api.patch(&of.1, &self.patching(), &Patch::Merge(patch)).await;
         match self.check("patch", &of.1, result) {
             Some(patched) => {
                 mirror.put(patched);
@@ -148,8 +225,7 @@ impl Writer {
     ) {
         let api = self.api::<T>(&of.0);
         let patch = json!({ "status": status });
-        let result =
-            api.patch_status(&of.1, &PatchParams::default(), &Patch::Strategic(&patch)).await;
+        let result = api.patch_status(&of.1, &self.patching(), &Patch::Strategic(&patch)).await;
         if let Some(patched) = self.check("patch status", &of.1, result) {
             mirror.put(patched);
         }
@@ -163,7 +239,7 @@ impl Writer {
     ) -> bool {
         let name = object.name_any();
         let api = self.api::<T>(&object.namespace().unwrap_or_default());
-        let result = api.replace_status(&name, &PostParams::default(), object).await;
+        let result = api.replace_status(&name, &self.posting(), object).await;
         match self.check("replace status", &name, result) {
             Some(replaced) => {
                 mirror.put(replaced);
@@ -202,7 +278,7 @@ impl Writer {
         patch: &Value,
     ) {
         let api: Api<Node> = Api::all(self.client.clone());
-        let result = api.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+        let result = api.patch(name, &self.patching(), &Patch::Strategic(patch)).await;
         if let Some(node) = self.check("patch node", name, result) {
             mirror.put(node);
         }
@@ -217,8 +293,7 @@ impl Writer {
     ) {
         let api: Api<Node> = Api::all(self.client.clone());
         let patch = json!({ "status": status });
-        let result =
-            api.patch_status(name, &PatchParams::default(), &Patch::Strategic(&patch)).await;
+        let result = api.patch_status(name, &self.patching(), &Patch::Strategic(&patch)).await;
         if let Some(node) = self.check("patch node status", name, result) {
             mirror.put(node);
         }
@@ -234,7 +309,7 @@ impl Writer {
         });
         let api = self.api::<Pod>(&of.0);
         let result: kube::Result<Value> =
-            api.create_subresource("binding", &of.1, &PostParams::default(), &binding).await;
+            api.create_subresource("binding", &of.1, &self.posting(), &binding).await;
         if self.check("bind", &of.1, result).is_none() {
             return false;
         }
@@ -269,16 +344,28 @@ impl Writer {
         reason: &str,
         message: &str,
     ) {
+        self.publish(about, component, (kind, reason, message), message).await;
+    }
+
+    /// Events of one object and reason with the same identity are one.
+    async fn publish<T: Object>(
+        &mut self,
+        about: &T,
+        component: &str,
+        (kind, reason, message): (&str, &str, &str),
+        identity: &str,
+    ) {
         let (namespace, name) = key(about);
         let place = if namespace.is_empty() { "default".to_owned() } else { namespace.clone() };
         let stamp = self.stamp();
         let api: Api<Event> = Api::namespaced(self.client.clone(), &place);
-        let identity = (about.uid().unwrap_or_default(), reason.to_owned(), message.to_owned());
+        let identity = (about.uid().unwrap_or_default(), reason.to_owned(), identity.to_owned());
+        let patching = self.patching();
         if let Some((event, count)) = self.published.get_mut(&identity) {
             *count += 1;
-            let patch = json!({ "count": *count, "lastTimestamp": stamp });
+            let patch = json!({ "count": *count, "lastTimestamp": stamp, "message": message });
             let event = event.clone();
-            if api.patch(&event, &PatchParams::default(), &Patch::Merge(patch)).await.is_ok() {
+            if api.patch(&event, &patching, &Patch::Merge(patch)).await.is_ok() {
                 return;
             }
         }
@@ -305,12 +392,30 @@ impl Writer {
             self.published.clear();
         }
         self.published.insert(identity, (event_name, 1));
-        match api.create(&PostParams::default(), &event).await {
+        match api.create(&self.posting(), &event).await {
             // The namespace ends: nobody is left to read it.
             Err(kube::Error::Api(status)) if status.code == 403 => {}
             result => drop(self.check("create event", &name, result)),
         }
     }
+}
+
+/// Whether the creation of an object is an event of its controller.
+fn is_told<T: Object>(_: &T) -> bool {
+    matches!(&*T::kind(&()), "Pod" | "PersistentVolumeClaim")
+}
+
+/// What is done to a pod or a claim of a StatefulSet, in its words; `None` for other owners.
+fn of_set<O: Object, T: Object>(owner: &O, verb: &str, object: &T) -> Option<String> {
+    if O::kind(&()) != "StatefulSet" {
+        return None;
+    }
+    let (set, name) = (owner.name_any(), object.name_any());
+    if T::kind(&()) == "Pod" {
+        return Some(format!("{verb} Pod {name} in StatefulSet {set}"));
+    }
+    let ordinal = name.rsplit('-').next().unwrap_or_default();
+    Some(format!("{verb} Claim {name} Pod {set}-{ordinal} in StatefulSet {set}"))
 }
 
 fn typed<T: Object>(object: &Value) -> Option<T> {

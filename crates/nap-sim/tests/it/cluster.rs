@@ -14,7 +14,7 @@ use nap_api::Taint;
 use nap_apiserver::{ApiServer, Config};
 use nap_clock::Clock;
 use nap_kubelets::VmEvent;
-use nap_sim::cluster;
+use nap_sim::cluster::{self, ForUsers};
 use nap_units::Resources;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -31,6 +31,11 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn start() -> Self {
+        Self::start_for(ForUsers::default())
+    }
+
+    /// With the writes that only people see.
+    pub(crate) fn start_for(users: ForUsers) -> Self {
         let clock = Clock::starting_at("2030-01-01T00:00:00Z".parse().unwrap(), 1);
         let server = ApiServer::new(Config {
             clock: clock.clone(),
@@ -48,7 +53,7 @@ impl World {
         let mut tasks = JoinSet::new();
         let (cluster_client, cluster_clock) = (client.clone(), clock.clone());
         tasks.spawn(async move {
-            cluster::run(cluster_client, cluster_clock, events).await;
+            cluster::run_with(cluster_client, cluster_clock, events, Vec::new(), users).await;
         });
         Self { client, clock, machines, requests, _tasks: tasks }
     }

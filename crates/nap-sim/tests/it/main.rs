@@ -44,6 +44,7 @@ mod scale;
 mod spellings;
 mod strictness;
 mod taking_over;
+mod telling;
 mod terminating;
 mod trouble;
 mod waves;

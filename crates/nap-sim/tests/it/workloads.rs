@@ -459,6 +459,14 @@ async fn quota_stops_a_workload_and_a_limit_range_fills_its_requests() {
     let expected = "exceeded quota: team, requested: requests.cpu=250m, used: requests.cpu=1, \
                     limited: requests.cpu=1";
     assert!(message.contains(expected), "{message}");
+    let failure = || async {
+        let deployment = list::<Deployment>(&world).await.remove(0);
+        let conditions = deployment.status.unwrap().conditions.unwrap();
+        conditions.into_iter().find(|condition| condition.type_ == "ReplicaFailure")
+    };
+    let condition = failure().await.expect("the Deployment says that its pods are refused");
+    assert_eq!(condition.reason.as_deref(), Some("FailedCreate"));
+    assert!(condition.message.unwrap().contains("exceeded quota: team"));
     let quotas: Api<k8s_openapi::api::core::v1::ResourceQuota> =
         Api::default_namespaced(world.client.clone());
     let used = quotas.get("team").await.unwrap().status.unwrap().used.unwrap();
@@ -467,6 +475,7 @@ async fn quota_stops_a_workload_and_a_limit_range_fills_its_requests() {
     quotas.patch("team", &PatchParams::default(), &Patch::Merge(wider)).await.unwrap();
     world.wait(60).await;
     assert_eq!(running(&world.pods().await), 6);
+    assert_eq!(failure().await, None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -62,6 +62,7 @@ async fn embedded(args: &TryArgs) -> anyhow::Result<()> {
         .map_err(explain_region)?
         .with_marked_estimates()
         .with_settings(settings(args))
+        .with_workload_events()
         .with_heartbeats(Heartbeats { lease: every(10), status: every(300) });
     faults::schedule_file(world.azure(), args.faults.as_deref())?;
     let kubernetes = serve::bind(args.listen).await?;

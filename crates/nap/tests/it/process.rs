@@ -255,9 +255,14 @@ impl Cluster {
 
     /// Applies a manifest from standard input.
     pub fn apply(&self, manifest: &str) -> String {
-        let path = self.folder.join("manifest.yaml");
-        std::fs::write(&path, manifest).expect("the folder is ours");
-        self.ok(&["apply", "-f", path.to_str().expect("text")])
+        self.ok(&["apply", "-f", &self.write("manifest.yaml", manifest)])
+    }
+
+    /// Path of a new file in the folder of the cluster.
+    pub fn write(&self, name: &str, content: &str) -> String {
+        let path = self.folder.join(name);
+        std::fs::write(&path, content).expect("the folder is ours");
+        path.to_str().expect("text").to_owned()
     }
 
     /// Repeats kubectl until its output is as expected.

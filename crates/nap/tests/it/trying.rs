@@ -80,3 +80,61 @@ fn a_typed_line_injects_a_fault() {
     drop(input);
     process.kill();
 }
+
+/// What a user stores: a time as data, and a workload with times in its template.
+const TIMES: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: times
+  annotations: { seen: '2026-01-01T00:00:00Z' }
+data: { when: '2026-01-01T00:00:00Z' }
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: times
+spec:
+  selector: { matchLabels: { app: times } }
+  template:
+    metadata:
+      labels: { app: times }
+      annotations: { since: '2026-01-01T00:00:00Z' }
+    spec:
+      containers:
+        - name: main
+          image: pause:3.9
+          env: [{ name: SINCE, value: '2026-01-01T00:00:00Z' }]
+";
+
+#[test]
+#[cfg_attr(no_kubectl, ignore = "there is no kubectl; `make controlplane` builds it")]
+fn data_that_is_a_time_stays_at_any_speed() {
+    let cluster = Cluster::start(&["--no-controllers"]);
+    cluster.apply(TIMES);
+    let pods = ["get", "replicasets", "-l", "app=times", "-o", "name"];
+    cluster.until("there is a ReplicaSet", &pods, |text| text.lines().count() == 1);
+    let again = cluster.apply(TIMES);
+    assert_eq!(again.matches("unchanged").count(), 2, "{again}");
+    let manifest = cluster.write("times.yaml", TIMES);
+    cluster.ok(&["diff", "-f", &manifest]);
+    for object in ["configmap/times", "deployment/times"] {
+        let stored = cluster.ok(&["get", object, "-o", "yaml"]);
+        assert!(stored.contains("2026-01-01T00:00:00Z"), "{stored}");
+        assert!(!stored.contains("2025-"), "{stored}");
+        let file = cluster.write("stored.yaml", &stored);
+        cluster.ok(&["replace", "-f", &file]);
+    }
+    let when = cluster.ok(&["get", "configmap", "times", "-o", "jsonpath={.data.when}"]);
+    assert_eq!(when, "2026-01-01T00:00:00Z");
+    let generation = ["get", "deployment", "times", "-o", "jsonpath={.metadata.generation}"];
+    assert_eq!(cluster.ok(&generation), "1", "nothing rolls out");
+    // Ages are right nevertheless.
+    let description = cluster.ok(&["describe", "pods"]);
+    let created = cluster.ok(&["get", "deployment", "times", "-o", CREATED]);
+    let created: jiff::Timestamp = created.parse().unwrap();
+    assert!(created <= nap_clock::Clock::wall().now(), "{created}");
+    assert!(!description.contains("<invalid>"), "{description}");
+}
+
+const CREATED: &str = "jsonpath={.metadata.creationTimestamp}";

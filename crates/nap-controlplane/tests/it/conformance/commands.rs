@@ -1,16 +1,21 @@
 //! The kubectl commands of the suite. A word has no spaces: there is no shell between.
 
 /// Commands, one after another; each group reads this manifest where it says `-f -`.
-pub(super) const COMMANDS: [(&str, &[&str]); 6] = [
+pub(super) const COMMANDS: [(&str, &[&str]); 8] = [
     (NONE, &CREATING),
     (NONE, &READING),
     (NONE, &CHANGING),
     (PAINT, &APPLYING),
     (REPAINT, &REAPPLYING),
+    (ANSWER, &REPLACING),
+    (UNKNOWN, &NOT_SERVED),
     (NODE, &NODES),
 ];
 
 const NONE: &str = "";
+
+/// Stands for the output of the last command that read something.
+pub(super) const ANSWER: &str = "the answer";
 
 const CREATING: [&str; 24] = [
     "create deployment web --image pause:3.9 --replicas 2",
@@ -191,16 +196,46 @@ spec:
         - { name: main, image: pause:3.10 }
 ";
 
-const REAPPLYING: [&str; 8] = [
+const REAPPLYING: [&str; 7] = [
     "diff -f -",
     "apply -f -",
     "get deployment painter -o jsonpath={.spec.template.spec.containers[*].name}",
     "apply -f - --server-side",
     "apply -f - --server-side --force-conflicts",
     "replace -f -",
-    "delete -f -",
-    "delete -f - --ignore-not-found",
+    "get configmap paint -w --request-timeout 2s",
 ];
+
+const REPLACING: [&str; 11] = [
+    "edit configmap paint",
+    "edit configmap paint",
+    "get configmap paint -o jsonpath={.data.colour}",
+    "get configmap paint -o yaml",
+    "replace -f -",
+    "replace -f -",
+    "delete -f -",
+    "replace -f -",
+    "delete deployment painter",
+    "get deployment painter --ignore-not-found",
+    "delete configmap paint --ignore-not-found",
+];
+
+const UNKNOWN: &str = r"
+apiVersion: monitoring.coreos.com/v1
+kind: ServiceMonitor
+metadata:
+  name: web
+spec:
+  selector: {}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: beside
+";
+
+const NOT_SERVED: [&str; 5] =
+    ["apply -f -", "apply -f - --server-side", "create -f -", "diff -f -", "delete -f -"];
 
 const NODE: &str = r"
 apiVersion: v1

@@ -167,11 +167,21 @@ pub(super) fn differences(of: &str, ours: &(u16, Value), theirs: &(u16, Value)) 
         }
     }
     if rows.len() > MAX_ROWS {
-        let more = rows.len() - MAX_ROWS;
-        rows.truncate(MAX_ROWS);
-        rows.push(format!("| {of} | and {more} more | | |"));
+        let rest = rows.split_off(MAX_ROWS);
+        rows.push(more(of, &rest));
     }
     rows
+}
+
+/// The row for those that are too many, with a hash: another difference is another row.
+fn more(of: &str, rest: &[String]) -> String {
+    format!("| {of} | and {} more ({}) | | |", rest.len(), short_hash(&rest.join("\n")))
+}
+
+/// FNV-1a of 32 bits, in hexadecimal.
+fn short_hash(text: &str) -> String {
+    let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    format!("{:08x}", text.bytes().fold(0x811c_9dc5, step))
 }
 
 fn leaves(path: &str, value: &Value, found: &mut BTreeMap<String, String>) {
@@ -196,7 +206,7 @@ fn leaves(path: &str, value: &Value, found: &mut BTreeMap<String, String>) {
     }
 }
 
-/// A value in a table, at most this long.
+/// A value in a table: of a long one its start, and a hash of the whole.
 pub(super) fn cell(text: &str) -> String {
     const MAX: usize = 120;
     let text = text.replace('|', "\\|").replace('\n', " ");
@@ -204,7 +214,7 @@ pub(super) fn cell(text: &str) -> String {
     if short.is_empty() {
         "(nothing)".to_owned()
     } else if short.len() < text.len() {
-        format!("`{short}…`")
+        format!("`{short}…` ({})", short_hash(&text))
     } else {
         format!("`{short}`")
     }
@@ -265,9 +275,10 @@ pub(super) fn line_differences(of: &str, one: &str, other: &str) -> Vec<String> 
     let text = |lines: &[String], place: usize| lines.get(place).cloned().unwrap_or_default();
     let most = ours.len().max(theirs.len());
     let mut rows: Vec<String> =
-        (0..most.min(MAX_ROWS)).map(|at| row(&text(&ours, at), &text(&theirs, at))).collect();
-    if most > MAX_ROWS {
-        rows.push(format!("| {of} | and {} more | | |", most - MAX_ROWS));
+        (0..most).map(|at| row(&text(&ours, at), &text(&theirs, at))).collect();
+    if rows.len() > MAX_ROWS {
+        let rest = rows.split_off(MAX_ROWS);
+        rows.push(more(of, &rest));
     }
     rows
 }

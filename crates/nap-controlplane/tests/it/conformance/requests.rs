@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::compare::{APPLY, JSON, MERGE, PATCH, Request, STRATEGIC};
+use super::wrong;
 
 fn pod_template() -> Value {
     json!({
@@ -259,6 +260,9 @@ pub(super) fn cases() -> Vec<(&'static str, Vec<Request>)> {
             ],
         ),
         ("one of a few values", wrong_choices()),
+        ("containers", wrong::containers()),
+        ("rollouts", wrong::rollouts()),
+        ("autoscalers", wrong::autoscalers()),
         ("limit ranges", limit_ranges()),
         ("runtime classes", runtime_classes()),
         (

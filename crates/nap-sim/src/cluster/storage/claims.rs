@@ -67,7 +67,7 @@ async fn create_ephemeral(index: &mut Index, writer: &mut Writer) {
         let mut claim = json!({ "metadata": template.metadata, "spec": template.spec });
         claim["metadata"]["name"] = json!(name);
         claim["metadata"]["ownerReferences"] = owner(&*pod);
-        writer.create_for(&*pod, "ephemeral_volume", &mut index.claims, &claim).await;
+        let _ = writer.create_for(&*pod, "ephemeral_volume", &mut index.claims, &claim).await;
     }
 }
 
@@ -78,17 +78,19 @@ async fn reconcile(claim: &PersistentVolumeClaim, index: &mut Index, writer: &mu
     }
     let Some(class) = class_of(claim, index).cloned() else {
         let named = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
-        let (reason, message) = match named.unwrap_or_default() {
+        let (kind, reason, message) = match named.unwrap_or_default() {
             "" => (
+                "Normal",
                 "FailedBinding",
                 "no persistent volumes available for this claim and no storage class is set"
                     .to_owned(),
             ),
             name => {
-                ("ProvisioningFailed", format!("storageclass.storage.k8s.io {name:?} not found"))
+                let message = format!("storageclass.storage.k8s.io {name:?} not found");
+                ("Warning", "ProvisioningFailed", message)
             }
         };
-        writer.event_once(claim, COMPONENT, "Normal", reason, &message).await;
+        writer.event_once(claim, COMPONENT, kind, reason, &message).await;
         return;
     };
     if waits_for_consumer(&class) && !claim.annotations().contains_key(SELECTED_NODE) {

@@ -140,7 +140,7 @@ async fn start(
     let job = json!({ "metadata": metadata, "spec": template["spec"] });
     let known = (cron_job.namespace().unwrap_or_default(), name.clone());
     if index.jobs.get(&known).is_none() {
-        if !writer.create_for(cron_job, COMPONENT, &mut index.jobs, &job).await {
+        if writer.create_for(cron_job, COMPONENT, &mut index.jobs, &job).await.is_err() {
             return;
         }
         let message = format!("Created job {name}");

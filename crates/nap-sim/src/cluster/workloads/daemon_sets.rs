@@ -14,6 +14,7 @@ use crate::cluster::pods;
 use crate::cluster::scheduler::wants_daemon;
 use crate::cluster::write::Writer;
 
+const COMPONENT: &str = "daemonset-controller";
 const HASH_LABEL: &str = "controller-revision-hash";
 
 pub(super) async fn reconcile(set: &Arc<DaemonSet>, index: &mut Index, writer: &mut Writer) {
@@ -36,19 +37,20 @@ pub(super) async fn reconcile(set: &Arc<DaemonSet>, index: &mut Index, writer: &
     for name in &wanted {
         let held = by_node.remove(name).unwrap_or_default();
         for extra in held.iter().skip(1) {
-            writer.delete(&mut index.pods, extra, None).await;
+            writer.delete_for(&**set, COMPONENT, &mut index.pods, extra).await;
         }
         if held.is_empty() {
             let pod = daemon_pod(set, &template, &pod_spec, &hash, name);
-            writer.create_for(&**set, "daemonset-controller", &mut index.pods, &pod).await;
+            // Tried again later.
+            let _ = writer.create_for(&**set, COMPONENT, &mut index.pods, &pod).await;
         }
     }
     for misplaced in by_node.into_values().flatten() {
-        writer.delete(&mut index.pods, &misplaced, None).await;
+        writer.delete_for(&**set, COMPONENT, &mut index.pods, &misplaced).await;
     }
     let strategy = spec.update_strategy.as_ref().and_then(|strategy| strategy.type_.as_deref());
     if strategy != Some("OnDelete") {
-        replace_outdated(&uid, &hash, index, writer).await;
+        replace_outdated(set, &uid, &hash, index, writer).await;
     }
     update_status(set, &uid, &hash, wanted.len(), index, writer).await;
 }
@@ -137,13 +139,19 @@ fn tolerate_as_daemon(spec: &mut Value) {
 }
 
 /// Replaces one outdated pod at a time, and only while all others are ready.
-async fn replace_outdated(uid: &str, hash: &str, index: &mut Index, writer: &mut Writer) {
+async fn replace_outdated(
+    set: &DaemonSet,
+    uid: &str,
+    hash: &str,
+    index: &mut Index,
+    writer: &mut Writer,
+) {
     let owned: Vec<_> = index.pods.managed_by(uid).cloned().collect();
     let outdated = |pod: &Pod| pod.labels().get(HASH_LABEL).map(String::as_str) != Some(hash);
     let settled =
         owned.iter().all(|pod| !pods::is_deleting(pod) && (pods::is_ready(pod) || outdated(pod)));
     if let (true, Some(pod)) = (settled, owned.iter().find(|pod| outdated(pod))) {
-        writer.delete(&mut index.pods, pod, None).await;
+        writer.delete_for(set, COMPONENT, &mut index.pods, pod).await;
     }
 }
 

@@ -8,23 +8,25 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{hash, owner};
+use super::{hash, owner, whole_seconds};
 use crate::cluster::disruption_budgets::resolve;
 use crate::cluster::index::{Index, key};
 use crate::cluster::write::Writer;
 
+const COMPONENT: &str = "deployment-controller";
 const HASH_LABEL: &str = "pod-template-hash";
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
+/// Reconciles; returns when the rollout has taken too long.
 pub(super) async fn reconcile(
     deployment: &Arc<Deployment>,
     index: &mut Index,
     writer: &mut Writer,
-) {
+) -> Option<jiff::Timestamp> {
     if deployment.metadata.deletion_timestamp.is_some() {
-        return;
+        return None;
     }
-    let (Some(uid), Some(spec)) = (deployment.uid(), deployment.spec.as_ref()) else { return };
+    let (uid, spec) = (deployment.uid()?, deployment.spec.as_ref()?);
     let template = serde_json::to_value(&spec.template).unwrap_or_default();
     let name = format!("{}-{}", deployment.name_any(), hash(&template));
     if spec.paused != Some(true) {
@@ -35,7 +37,7 @@ pub(super) async fn reconcile(
         }
         forget_history(spec.revision_history_limit, &uid, &name, index, writer).await;
     }
-    update_status(deployment, &uid, &name, index, writer).await;
+    update_status(deployment, &uid, &name, index, writer).await
 }
 
 /// The ReplicaSet of the current template, and the others from the oldest to the newest.
@@ -116,7 +118,12 @@ async fn create(
         },
         "spec": { "replicas": first, "selector": selector, "template": template },
     });
-    writer.create(&mut index.replica_sets, &deployment.namespace().unwrap_or_default(), &set).await;
+    let namespace = deployment.namespace().unwrap_or_default();
+    let created = writer.create(&mut index.replica_sets, &namespace, &set).await;
+    if created && first > 0 {
+        let message = format!("Scaled up replica set {name} from 0 to {first}");
+        writer.tell(deployment, COMPONENT, "ScalingReplicaSet", &message).await;
+    }
     let patch = json!({ "metadata": { "annotations": { REVISION: number } } });
     writer.patch(&mut index.deployments, &key(deployment), &patch).await;
 }
@@ -134,12 +141,12 @@ async fn roll(
     let old_total: i32 = old.iter().map(|set| replicas(set)).sum();
     if is_recreate(deployment) {
         for set in old.iter().filter(|set| replicas(set) > 0) {
-            scale(set, 0, index, writer).await;
+            scale(deployment, set, 0, index, writer).await;
         }
         let gone = old_total == 0
             && old.iter().all(|set| set.status.as_ref().is_none_or(|status| status.replicas == 0));
         if gone {
-            scale(current, desired, index, writer).await;
+            scale(deployment, current, desired, index, writer).await;
         }
         return;
     }
@@ -152,7 +159,7 @@ async fn roll(
         let room = (desired + surge - total).max(0);
         replicas(current) + room.min(desired - replicas(current))
     };
-    scale(current, grown, index, writer).await;
+    scale(deployment, current, grown, index, writer).await;
     if old_total == 0 {
         return;
     }
@@ -166,15 +173,26 @@ async fn roll(
         let total_step = (step + rest).min(replicas(set));
         if total_step > 0 {
             removable -= total_step;
-            scale(set, replicas(set) - total_step, index, writer).await;
+            scale(deployment, set, replicas(set) - total_step, index, writer).await;
         }
     }
 }
 
-async fn scale(set: &ReplicaSet, wanted: i32, index: &mut Index, writer: &mut Writer) {
-    if replicas(set) != wanted {
+async fn scale(
+    deployment: &Deployment,
+    set: &ReplicaSet,
+    wanted: i32,
+    index: &mut Index,
+    writer: &mut Writer,
+) {
+    let (held, name) = (replicas(set), set.name_any());
+    if held != wanted {
         let patch = json!({ "spec": { "replicas": wanted } });
-        writer.patch(&mut index.replica_sets, &key(set), &patch).await;
+        if writer.patch(&mut index.replica_sets, &key(set), &patch).await {
+            let direction = if wanted > held { "up" } else { "down" };
+            let message = format!("Scaled {direction} replica set {name} from {held} to {wanted}");
+            writer.tell(deployment, COMPONENT, "ScalingReplicaSet", &message).await;
+        }
     }
 }
 
@@ -198,15 +216,16 @@ async fn forget_history(
     }
 }
 
+/// Writes the status; returns when the rollout has taken too long.
 async fn update_status(
     deployment: &Deployment,
     uid: &str,
     name: &str,
     index: &mut Index,
     writer: &mut Writer,
-) {
+) -> Option<jiff::Timestamp> {
     // Sums the status of the ReplicaSets, as the real controller does; it lags behind the pods.
-    let Some(deployment) = index.deployments.get(&key(deployment)).cloned() else { return };
+    let deployment = index.deployments.get(&key(deployment)).cloned()?;
     let (current, old) = owned(uid, name, index);
     let sets: Vec<&Arc<ReplicaSet>> = current.iter().chain(&old).collect();
     let sum = |count: fn(&ReplicaSet) -> i32| sets.iter().map(|set| count(set)).sum::<i32>();
@@ -216,75 +235,147 @@ async fn update_status(
     };
     let desired = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     let (total, up) = (sum(held), sum(available));
-    let updated = current.as_ref().map_or(0, |set| held(set));
     let missing = if is_recreate(&deployment) { desired } else { slack(&deployment).1 };
     let old_status = deployment.status.clone().unwrap_or_default();
-    let enough = up >= desired - missing;
-    let done = updated == desired && total == desired && up >= desired;
-    let available_condition = if enough {
-        (
-            "Available",
-            "True",
-            "MinimumReplicasAvailable",
-            "Deployment has minimum availability.".to_owned(),
-        )
-    } else {
-        (
-            "Available",
-            "False",
-            "MinimumReplicasUnavailable",
-            "Deployment does not have minimum availability.".to_owned(),
-        )
-    };
-    let progress = if done {
-        (
-            "Progressing",
-            "True",
-            "NewReplicaSetAvailable",
-            format!("ReplicaSet \"{name}\" has successfully progressed."),
-        )
-    } else {
-        (
-            "Progressing",
-            "True",
-            "ReplicaSetUpdated",
-            format!("ReplicaSet \"{name}\" is progressing."),
-        )
-    };
-    let now =
-        jiff::Timestamp::from_second(writer.now().as_second()).unwrap_or_else(|_| writer.now());
-    let conditions = [available_condition, progress].map(|(kind, verdict, reason, message)| {
-        let held = old_status.conditions.iter().flatten().find(|condition| condition.type_ == kind);
-        let same =
-            held.filter(|held| held.status == verdict && held.reason.as_deref() == Some(reason));
-        DeploymentCondition {
-            type_: kind.to_owned(),
-            status: verdict.to_owned(),
-            reason: Some(reason.to_owned()),
-            message: Some(message),
-            last_transition_time: Some(
-                held.filter(|held| held.status == verdict)
-                    .and_then(|held| held.last_transition_time.clone())
-                    .unwrap_or(Time(now)),
-            ),
-            last_update_time: Some(
-                same.and_then(|held| held.last_update_time.clone()).unwrap_or(Time(now)),
-            ),
-        }
-    });
-    let status = DeploymentStatus {
+    let mut status = DeploymentStatus {
         replicas: Some(total),
-        updated_replicas: Some(updated),
+        updated_replicas: Some(current.as_ref().map_or(0, |set| held(set))),
         ready_replicas: Some(sum(ready)),
         available_replicas: Some(up),
         unavailable_replicas: Some((desired.max(total) - up).max(0)),
         observed_generation: deployment.metadata.generation,
-        conditions: Some(conditions.to_vec()),
         ..DeploymentStatus::default()
     };
+    let now = whole_seconds(writer.now());
+    let progress = progress(&deployment, &old_status, &status, name, now);
+    let due = (progress.status == "True").then(|| deadline(&deployment, &progress)).flatten();
+    let mut conditions = vec![availability(&old_status, up >= desired - missing, now), progress];
+    conditions.extend(failure(&old_status, current.as_deref(), &old, now));
+    status.conditions = Some(conditions);
     if old_status != status {
         let mut deployment = (*deployment).clone();
         deployment.status = Some(status);
         writer.replace_status(&mut index.deployments, &deployment).await;
     }
+    due
+}
+
+fn held<'a>(status: &'a DeploymentStatus, kind: &str) -> Option<&'a DeploymentCondition> {
+    status.conditions.iter().flatten().find(|condition| condition.type_ == kind)
+}
+
+/// A condition from now on; the time of its transition stays if its status does.
+fn condition(
+    old: &DeploymentStatus,
+    (kind, verdict): (&str, &str),
+    (reason, message): (&str, String),
+    now: jiff::Timestamp,
+) -> DeploymentCondition {
+    let since = held(old, kind).filter(|held| held.status == verdict);
+    let since = since.and_then(|held| held.last_transition_time.clone());
+    DeploymentCondition {
+        type_: kind.to_owned(),
+        status: verdict.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        last_transition_time: Some(since.unwrap_or(Time(now))),
+        last_update_time: Some(Time(now)),
+    }
+}
+
+/// The condition that is there if it says the same, else a new one.
+fn kept_or(old: &DeploymentStatus, new: DeploymentCondition) -> DeploymentCondition {
+    let same =
+        held(old, &new.type_).filter(|held| held.status == new.status && held.reason == new.reason);
+    same.cloned().unwrap_or(new)
+}
+
+fn availability(old: &DeploymentStatus, enough: bool, now: jiff::Timestamp) -> DeploymentCondition {
+    let (verdict, reason, message) = if enough {
+        ("True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
+    } else {
+        ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+    };
+    kept_or(old, condition(old, ("Available", verdict), (reason, message.to_owned()), now))
+}
+
+/// The condition of the rollout to the ReplicaSet of this name. Its time is that of the last
+/// progress, from which the deadline counts.
+fn progress(
+    deployment: &Deployment,
+    old: &DeploymentStatus,
+    new: &DeploymentStatus,
+    name: &str,
+    now: jiff::Timestamp,
+) -> DeploymentCondition {
+    const KIND: &str = "Progressing";
+    let desired = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let paused = deployment.spec.as_ref().and_then(|spec| spec.paused) == Some(true);
+    let count = |count: Option<i32>| count.unwrap_or(0);
+    let (updated, total) = (count(new.updated_replicas), count(new.replicas));
+    let up = count(new.available_replicas);
+    // What is said about another ReplicaSet is over.
+    let held = held(old, KIND).filter(|held| {
+        held.message.as_deref().is_some_and(|message| message.contains(&format!("{name:?}")))
+    });
+    let is_done = held.is_some_and(|held| held.reason.as_deref() == Some(DONE));
+    if let Some(held) = held.filter(|_| is_done && updated == total) {
+        return held.clone();
+    }
+    if updated == desired && total == desired && up >= desired {
+        let message = format!("ReplicaSet \"{name}\" has successfully progressed.");
+        return condition(old, (KIND, "True"), (DONE, message), now);
+    }
+    let Some(held) = held else {
+        let message = format!("Created new replica set \"{name}\"");
+        return condition(old, (KIND, "True"), ("NewReplicaSetCreated", message), now);
+    };
+    let old_ones =
+        |status: &DeploymentStatus| count(status.replicas) - count(status.updated_replicas);
+    let has_progressed = updated > count(old.updated_replicas)
+        || old_ones(new) < old_ones(old)
+        || count(new.ready_replicas) > count(old.ready_replicas)
+        || up > count(old.available_replicas);
+    if has_progressed || is_done {
+        let message = format!("ReplicaSet \"{name}\" is progressing.");
+        return condition(old, (KIND, "True"), ("ReplicaSetUpdated", message), now);
+    }
+    if !paused && held.status == "True" && deadline(deployment, held).is_some_and(|at| at <= now) {
+        let message = format!("ReplicaSet \"{name}\" has timed out progressing.");
+        return condition(old, (KIND, "False"), ("ProgressDeadlineExceeded", message), now);
+    }
+    held.clone()
+}
+
+/// Reason of the condition of a rollout that has ended.
+const DONE: &str = "NewReplicaSetAvailable";
+
+/// When a rollout that makes no further progress has taken too long; `None` if it may take for
+/// ever or has ended.
+fn deadline(deployment: &Deployment, progress: &DeploymentCondition) -> Option<jiff::Timestamp> {
+    let seconds = deployment.spec.as_ref()?.progress_deadline_seconds.unwrap_or(600);
+    if seconds == i32::MAX || progress.reason.as_deref() == Some(DONE) {
+        return None;
+    }
+    let since = progress.last_update_time.as_ref()?.0;
+    since.checked_add(jiff::SignedDuration::from_secs(seconds.into())).ok()
+}
+
+/// The condition of a Deployment whose pods are refused: that of its current ReplicaSet, or of
+/// another one.
+fn failure(
+    old: &DeploymentStatus,
+    current: Option<&ReplicaSet>,
+    others: &[Arc<ReplicaSet>],
+    now: jiff::Timestamp,
+) -> Option<DeploymentCondition> {
+    const KIND: &str = "ReplicaFailure";
+    let of = |set: &ReplicaSet| {
+        let mut conditions =
+            set.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        conditions.find(|condition| condition.type_ == KIND).cloned()
+    };
+    let found = current.and_then(of).or_else(|| others.iter().find_map(|set| of(set)))?;
+    let words = (found.reason.as_deref().unwrap_or_default(), found.message.unwrap_or_default());
+    Some(kept_or(old, condition(old, (KIND, &found.status), words, now)))
 }

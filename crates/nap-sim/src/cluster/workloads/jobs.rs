@@ -104,7 +104,7 @@ async fn step(
         owned.iter().filter(|pod| !pods::is_finished(pod) && !pods::is_deleting(pod)).collect();
     if spec.suspend == Some(true) {
         for pod in &active {
-            writer.delete(&mut index.pods, &***pod, None).await;
+            writer.delete_for(job, COMPONENT, &mut index.pods, pod).await;
         }
         if set_condition(status, "Suspended", "True", "JobSuspended", "Job suspended", now) {
             status.start_time = None;
@@ -121,7 +121,7 @@ async fn step(
         .and_then(|seconds| started.checked_add(SignedDuration::from_secs(seconds)).ok());
     if let Some(end) = end_of(spec, status, owned, deadline.is_some_and(|at| at <= now)) {
         for pod in &active {
-            writer.delete(&mut index.pods, &***pod, None).await;
+            writer.delete_for(job, COMPONENT, &mut index.pods, pod).await;
         }
         let target = if end.complete { "SuccessCriteriaMet" } else { "FailureTarget" };
         set_condition(status, target, "True", end.reason, end.message, now);
@@ -279,7 +279,7 @@ async fn scale(
         None => parallelism,
     };
     for pod in active.iter().skip(wanted) {
-        writer.delete(&mut index.pods, &***pod, None).await;
+        writer.delete_for(job, COMPONENT, &mut index.pods, pod).await;
     }
     let missing = wanted.saturating_sub(active.len()).min(BURST);
     let mut free = free_indexes(spec, status, owned);
@@ -289,7 +289,7 @@ async fn scale(
             break;
         }
         let pod = pod(job, spec, number);
-        if !writer.create_for(job, COMPONENT, &mut index.pods, &pod).await {
+        if writer.create_for(job, COMPONENT, &mut index.pods, &pod).await.is_err() {
             break;
         }
     }

@@ -115,7 +115,8 @@ impl Workloads {
         jobs::release_orphans(std::mem::take(&mut self.orphans), index, writer).await;
         for key in self.deployments.take(writer.now()) {
             if let Some(deployment) = index.deployments.get(&key).cloned() {
-                deployments::reconcile(&deployment, index, writer).await;
+                let next = deployments::reconcile(&deployment, index, writer).await;
+                self.deployments.again(key, next);
             }
         }
         self.read(index);
@@ -134,7 +135,8 @@ impl Workloads {
                 stateful_sets::reconcile(&set, index, writer).await;
             }
         }
-        earliest(wake, earliest(self.cron_jobs.next(), self.jobs.next()))
+        let due = [&self.cron_jobs, &self.jobs, &self.deployments].map(Queue::next);
+        due.into_iter().fold(wake, earliest)
     }
 
     /// Queues what the changes concern: the objects and their owners.
@@ -224,6 +226,11 @@ pub(super) fn owner<T: Object>(owner: &T) -> Value {
         "name": owner.name_any(), "uid": owner.uid(),
         "controller": true, "blockOwnerDeletion": true,
     }])
+}
+
+/// A time as objects store it.
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 /// A number of pods as objects have it.

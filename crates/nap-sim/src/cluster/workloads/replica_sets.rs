@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
+use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::owner;
+use super::{owner, whole_seconds};
 use crate::cluster::index::Index;
 use crate::cluster::pods;
 use crate::cluster::write::Writer;
 
+const COMPONENT: &str = "replicaset-controller";
 /// Maximum number of pods created in one pass, as in the real controller.
 const BURST: usize = 500;
 
@@ -22,6 +24,7 @@ pub(super) async fn reconcile(set: &Arc<ReplicaSet>, index: &mut Index, writer: 
     let (Some(uid), Some(spec)) = (set.uid(), set.spec.as_ref()) else { return };
     let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
     let mut held = active(&uid, index);
+    let mut refused = None;
     if held.len() < wanted {
         let template = serde_json::to_value(&spec.template).unwrap_or_default();
         let metadata = json!({
@@ -32,15 +35,15 @@ pub(super) async fn reconcile(set: &Arc<ReplicaSet>, index: &mut Index, writer: 
         });
         let pod = json!({ "metadata": metadata, "spec": template["spec"] });
         for _ in held.len()..wanted.min(held.len() + BURST) {
-            let component = "replicaset-controller";
-            if !writer.create_for(&**set, component, &mut index.pods, &pod).await {
+            if let Err(why) = writer.create_for(&**set, COMPONENT, &mut index.pods, &pod).await {
+                refused = why;
                 break;
             }
         }
     } else if held.len() > wanted {
         held.sort_by_cached_key(|pod| deletion_rank(pod));
         for pod in held.iter().take(held.len() - wanted) {
-            writer.delete(&mut index.pods, pod, None).await;
+            writer.delete_for(&**set, COMPONENT, &mut index.pods, pod).await;
         }
     }
     let held = active(&uid, index);
@@ -52,6 +55,7 @@ pub(super) async fn reconcile(set: &Arc<ReplicaSet>, index: &mut Index, writer: 
         ready_replicas: Some(count(ready)),
         available_replicas: Some(count(ready)),
         observed_generation: set.metadata.generation,
+        conditions: refused.map(|why| vec![failure(set, why, writer.now())]),
         ..ReplicaSetStatus::default()
     };
     if set.status.as_ref() != Some(&status) {
@@ -59,6 +63,20 @@ pub(super) async fn reconcile(set: &Arc<ReplicaSet>, index: &mut Index, writer: 
         set.status = Some(status);
         writer.replace_status(&mut index.replica_sets, &set).await;
     }
+}
+
+/// The condition of a set whose pods are refused; the one that it has stays as it is.
+fn failure(set: &ReplicaSet, why: String, now: jiff::Timestamp) -> ReplicaSetCondition {
+    let mut held = set.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    held.find(|held| held.type_ == "ReplicaFailure").cloned().unwrap_or_else(|| {
+        ReplicaSetCondition {
+            type_: "ReplicaFailure".to_owned(),
+            status: "True".to_owned(),
+            reason: Some("FailedCreate".to_owned()),
+            message: Some(why),
+            last_transition_time: Some(Time(whole_seconds(now))),
+        }
+    })
 }
 
 /// Owned pods that are neither finished nor terminating.

@@ -39,14 +39,16 @@ pub(super) async fn reconcile(set: &Arc<StatefulSet>, index: &mut Index, writer:
         let held = held.filter(|pod| pods::is_managed_by(&**pod, &uid));
         match &held {
             Some(pod) if pods::is_finished(pod) && !pods::is_deleting(pod) => {
-                writer.delete(&mut index.pods, pod, None).await;
+                writer.delete_for(&**set, COMPONENT, &mut index.pods, pod).await;
                 settled = false;
             }
             Some(pod) => settled &= pods::is_ready(pod) && !pods::is_deleting(pod),
             None => {
                 claims(set, spec, ordinal, index, writer).await;
                 let pod = pod(set, spec, &template, &revision, ordinal);
-                writer.create_for(&**set, COMPONENT, &mut index.pods, &pod).await;
+                let created = writer.create_for(&**set, COMPONENT, &mut index.pods, &pod);
+                // Tried again later.
+                let _ = created.await;
                 settled = false;
             }
         }
@@ -68,7 +70,7 @@ pub(super) async fn reconcile(set: &Arc<StatefulSet>, index: &mut Index, writer:
         if !parallel && !settled {
             break;
         }
-        writer.delete(&mut index.pods, &***pod, None).await;
+        writer.delete_for(&**set, COMPONENT, &mut index.pods, pod).await;
         if !parallel {
             break;
         }
@@ -129,7 +131,7 @@ async fn claims(
         if let Some(claim) = claim.as_object_mut() {
             claim.remove("status");
         }
-        writer.create_for(set, COMPONENT, &mut index.claims, &claim).await;
+        let _ = writer.create_for(set, COMPONENT, &mut index.claims, &claim).await;
     }
 }
 
@@ -223,7 +225,7 @@ async fn update_one(
         **ordinal >= partition && pod.labels().get(HASH_LABEL).is_none_or(|held| held != revision)
     });
     if let Some((_, pod)) = outdated {
-        writer.delete(&mut index.pods, &**pod, None).await;
+        writer.delete_for(set, COMPONENT, &mut index.pods, pod).await;
     }
 }
 
