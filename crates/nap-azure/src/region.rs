@@ -468,7 +468,7 @@ impl Region {
             state.generation += 1;
         }
         state.prices.next = later(now, wait);
-        if !std::mem::replace(&mut state.prices_failing, true) {
+        if state.skus.data.is_some() && !std::mem::replace(&mut state.prices_failing, true) {
             let instead = state.price_source.map(PriceSource::as_str);
             tracing::warn!(error, region, instead, "prices not refreshed");
         }
@@ -490,7 +490,10 @@ impl Region {
                 state.quota_count.store((), now, QUOTA_LIFETIME);
             }
             Err(error) => {
-                tracing::warn!(%error, "quota usage not refreshed");
+                // Without sizes the caller is told of their failure alone.
+                if state.skus.data.is_some() {
+                    tracing::warn!(%error, "quota usage not refreshed");
+                }
                 if state.quota_count.at.is_none_or(|at| now >= later(at, MAX_QUOTA_AGE)) {
                     state.quota.forget_count();
                 }
