@@ -170,9 +170,9 @@ impl StepJudge<'_> {
         }
     }
 
-    /// Checks that each pool with the `Balanced` policy gains at least half of the share of its cost
-    /// that it loses of its quiet. What a step saves is split over the pools by the price of what
-    /// they lose.
+    /// Checks that each pool with the `Balanced` policy gains at least half of the share of its
+    /// cost that it loses of its quiet. What a step saves is split over the pools by the price of
+    /// what they lose.
     fn balanced(&mut self, number: usize, gone: &[Candidate], saving: UsdPerHour, launches: usize) {
         let wide = |price: UsdPerHour| i128::from(price.micros());
         let count = |nodes: usize| i128::try_from(nodes).unwrap_or(i128::MAX);

@@ -63,8 +63,8 @@ enum Next {
     RollBack,
 }
 
-/// NodeClaims that are part of a command and not deleted yet, each with its next step. Those that are
-/// replaced together go together, or stay: the replacements are for the pods of all of them.
+/// NodeClaims that are part of a command and not deleted yet, each with its next step. Those that
+/// are replaced together go together, or stay: the replacements are for the pods of all of them.
 fn commands(
     index: &Index,
     policies: &[RepairPolicy],

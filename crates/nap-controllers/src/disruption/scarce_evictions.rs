@@ -77,8 +77,8 @@ impl ScarceEvictions {
         }
     }
 
-    /// The first workload of a candidate that states a number of evictions and has too few left, and
-    /// how many those are; `None` if drift may move its pods.
+    /// The first workload of a candidate that states a number of evictions and has too few left,
+    /// and how many those are; `None` if drift may move its pods.
     pub fn forbids_drift(&self, candidate: &Candidate) -> Option<(Workload, usize)> {
         let counts = self.counts(std::slice::from_ref(candidate));
         let mut stated = counts.into_iter().filter(|(workload, _)| self.stated.contains(workload));

@@ -253,7 +253,7 @@ fn bound(problem: &Problem) -> i64 {
 
 #[test]
 fn the_bound_pays_for_nodes_that_must_stay() {
-    // `d` costs $0.900 and has one core free; three pods of 1.5 cores and a small one are elsewhere.
+    // `d` costs $0.900 and has one core free, and four pods are elsewhere.
     let mut fleet = base();
     let mut dear = fleet["instanceTypes"][1].clone();
     dear["name"] = "dear".into();
