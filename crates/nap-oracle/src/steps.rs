@@ -131,6 +131,7 @@ impl StepJudge<'_> {
             self.say(format!("step {number} leaves pods without a place"));
         }
         self.spot(number, &gone, &step.plan);
+        self.balanced(number, &gone, saving, step.plan.launches.len());
         let snapshot = Snapshot { pods: waiting, ..self.fleet.snapshot.clone() };
         let wrong = check(&snapshot, &self.options.solve, &step.plan);
         for Violation(what) in wrong {
@@ -166,6 +167,32 @@ impl StepJudge<'_> {
             |pool: &String| self.fleet.pools.get(pool).is_none_or(|rules| !rules.spot_to_spot);
         if all_spot && any_spot && gone.iter().any(|one| forbids(&one.pool)) {
             self.say(format!("step {number} replaces spot by spot"));
+        }
+    }
+
+    /// Checks that each pool with the `Balanced` policy gains at least half of the share of its
+    /// cost that it loses of its quiet. What a step saves is split over the pools by the price of
+    /// what they lose.
+    fn balanced(&mut self, number: usize, gone: &[Candidate], saving: UsdPerHour, launches: usize) {
+        let wide = |price: UsdPerHour| i128::from(price.micros());
+        let count = |nodes: usize| i128::try_from(nodes).unwrap_or(i128::MAX);
+        let node_cost = wide(self.options.solve.node_cost);
+        let saving = wide(saving) + node_cost * (count(gone.len()) - count(launches));
+        let all: i128 = gone.iter().map(|one| wide(one.price)).sum();
+        let pools: BTreeSet<&String> = gone.iter().map(|one| &one.pool).collect();
+        let fails = |name: &&&String| {
+            let Some(rules) = self.fleet.pools.get(**name).filter(|rules| rules.balanced) else {
+                return false;
+            };
+            let own = || gone.iter().filter(|one| one.pool == ***name);
+            let price: i128 = own().map(|one| wide(one.price)).sum();
+            let disruption: i128 = own().map(|one| i128::from(one.disruption_cost)).sum();
+            let gain = 2 * saving * price * i128::from(rules.disruption_cost);
+            gain <= 0 || gain < wide(rules.cost) * disruption * all
+        };
+        if let Some(pool) = pools.iter().find(fails) {
+            let what = format!("step {number} is worth less than it disrupts in pool {pool}");
+            self.wrong.push(Violation(what));
         }
     }
 

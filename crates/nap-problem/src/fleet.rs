@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nap_engine::{Candidate, Fleet, Node, PodKey, PoolRules, RunningPod};
+use nap_engine::{Candidate, Fleet, Node, Options, PodKey, PoolRules, RunningPod, solve};
 use nap_units::UsdPerHour;
 
 use crate::format::{ExistingNode, Offering, Problem};
@@ -77,15 +77,36 @@ impl Problem {
         self.nodes.iter().flat_map(|node| node.pods.values()).sum()
     }
 
-    /// The problem of launching nodes for all running pods: they are pending, and no node exists.
-    #[must_use]
-    pub fn afresh(&self) -> Self {
+    /// Lower bound on the cost at which any consolidation of the fleet ends; `None` without pods.
+    ///
+    /// Nodes for all pods cost at least the bound of a plan for them. And consolidation removes no
+    /// node with a pod that must not be evicted, and moves pods only when their node goes, so these
+    /// nodes are paid for and keep their pods; all other pods are in the room that these leave, or
+    /// on nodes that are paid for besides, which the bound of a plan beside them counts. The higher
+    /// of the two bounds is one too.
+    pub fn consolidation_bound(&self) -> Result<Option<UsdPerHour>, ProblemError> {
+        let bound = |problem: &Self| -> Result<Option<UsdPerHour>, ProblemError> {
+            let bound = solve(&problem.snapshot()?, &Options::default()).lower_bound;
+            Ok(bound.map(|bound| bound + problem.fleet_cost()))
+        };
+        let (anew, beside) = (bound(&self.replanned(false))?, bound(&self.replanned(true))?);
+        Ok(anew.max(beside))
+    }
+
+    /// The problem of launching nodes for the running pods: they are pending, and no node exists.
+    /// With `keeps_pinned`, nodes that must stay do, with their pods.
+    fn replanned(&self, keeps_pinned: bool) -> Self {
         let mut problem = self.clone();
+        let pinned = self.pinned();
+        let stays = |node: &ExistingNode| {
+            keeps_pinned && node.pods.keys().any(|class| pinned.contains(class.as_str()))
+        };
+        let (stay, go): (Vec<_>, Vec<_>) = self.nodes.iter().cloned().partition(stays);
         for class in &mut problem.pods {
-            let running = self.nodes.iter().filter_map(|node| node.pods.get(&class.name));
+            let running = go.iter().filter_map(|node| node.pods.get(&class.name));
             class.replicas += running.sum::<usize>();
         }
-        problem.nodes.clear();
+        problem.nodes = stay;
         problem
     }
 

@@ -31,6 +31,9 @@ pub enum Blocker {
     Bare(PodKey),
     /// A pod of a Job that ends by itself at a time. It keeps its node from consolidation only.
     Ending(PodKey, Timestamp),
+    /// The pods of a workload were moved as often as they state, but for this number. It keeps its
+    /// node from drift only: of consolidation, the engine tells.
+    Evictions(String, usize),
     /// The Node is annotated `karpenter.sh/do-not-repair`.
     DoNotRepair,
     /// Pods block the drain for a repair, and nothing bounds it.
@@ -53,6 +56,7 @@ impl Blocker {
             | Self::Unplaced(pod, _)
             | Self::Bare(pod)
             | Self::Ending(pod, _) => format!("Pod {pod}"),
+            Self::Evictions(workload, _) => workload.clone(),
             Self::DoNotRepair => format!("annotation {}", labels::DO_NOT_REPAIR),
             Self::NoDrainBound => "terminationGracePeriod".to_owned(),
         }
@@ -85,6 +89,12 @@ impl fmt::Display for Blocker {
             Self::Ending(pod, at) => {
                 write!(f, "Pod of a Job ends at {at}, before a move would pay back (Pod={pod})")
             }
+            Self::Evictions(workload, left) => write!(
+                f,
+                "The pods of {workload} may be moved {left} more times today, as their \
+                 \"{}\" annotation states",
+                labels::MAX_EVICTIONS_PER_DAY
+            ),
             Self::DoNotRepair => {
                 write!(f, "repair is blocked through the {:?} annotation", labels::DO_NOT_REPAIR)
             }

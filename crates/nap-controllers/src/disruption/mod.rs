@@ -23,6 +23,7 @@ pub mod preview;
 mod progress;
 pub(crate) mod repair;
 mod scarce_evictions;
+mod standing;
 mod surplus;
 mod waves;
 pub mod what_if;
@@ -49,7 +50,8 @@ use candidates::{Candidate, capacity_type, price_mark};
 pub use dry_run::Reports as DryRunReports;
 pub use eviction_ledger::EvictionLedger;
 pub use pass::Seen;
-use pass::{Commands, Pass, Why, still_standing};
+use pass::{Commands, Pass, Why};
+use standing::still_standing;
 
 /// Nodes are tainted, commands are recorded on NodeClaims, and replacements created.
 pub const PERMISSIONS: &[Permission] = &[

@@ -2,7 +2,7 @@
 //!
 //! A pass owns all that it decides on, so that it can be made on the worker thread while the
 //! cluster goes on changing. What it found is looked at once more before it is carried out
-//! ([`still_standing`]).
+//! ([`still_standing`](super::standing::still_standing)).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,18 +13,16 @@ use k8s_openapi::api::core::v1::Node;
 use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::nodepool::DisruptionReason;
 use nap_api::{NodeClaim, NodePool};
-use nap_cloud::RepairPolicy;
-use nap_engine::{Consolidation, Fleet, KeepReason, Kept, Plan, PodKey, Step};
+use nap_engine::{Consolidation, Fleet, KeepReason, Kept, Plan, Step};
 
 use super::backoff::Backoff;
 use super::blockers::{Blocked, Blocker};
 use super::budgets::{Budgets, Notice, REASONS};
-use super::candidates::{Candidate, collect};
+use super::candidates::Candidate;
 use super::consolidation::Totals;
 use super::debounce::Debounce;
 use super::drift::Removal;
-use super::dry_run::is_dry_run;
-use super::scarce_evictions::ScarceEvictions;
+use super::scarce_evictions::{ScarceEvictions, name as workload_name};
 use super::{consolidation, drift, emptiness, repair};
 use crate::cluster::{Index, claim_is};
 use crate::decision_memory::DecisionMemory;
@@ -50,7 +48,8 @@ pub struct Command {
 pub type Commands = Vec<Command>;
 
 impl Command {
-    fn of(candidate: &Candidate, plan: Plan) -> Self {
+    /// A command on one node.
+    pub fn of(candidate: &Candidate, plan: Plan) -> Self {
         Self { candidates: vec![candidate.clone()], plan }
     }
 }
@@ -275,8 +274,19 @@ impl Pass {
 
     /// Drifted nodes to replace, and those that cannot be.
     fn drifted(&mut self, solver: &Solver) -> (Commands, Vec<Blocked>) {
-        let Self { removals, budgets, .. } = self;
-        let remove = |candidate: &Candidate| remove(solver, removals, candidate);
+        let Self { removals, budgets, evictions, takes_all_rounds, .. } = self;
+        let remove = |candidate: &Candidate| {
+            let scarce = evictions.forbids_drift(candidate);
+            let binds = !*takes_all_rounds && !is_forceful(candidate);
+            if let Some((workload, left)) = scarce.filter(|_| binds) {
+                return Removal::Blocked(Blocker::Evictions(workload_name(&workload), left));
+            }
+            let removal = remove(solver, removals, candidate);
+            if matches!(removal, Removal::Done(_)) {
+                evictions.take(candidate);
+            }
+            removal
+        };
         let (commands, blocked) =
             drift::find(&self.candidates, budgets, &self.backoff, self.now, remove);
         let commands = commands.into_iter();
@@ -443,55 +453,6 @@ fn of_step(step: &Step, eligible: &[Candidate]) -> Vec<Candidate> {
     eligible.iter().filter(is_removed).cloned().collect()
 }
 
-/// The commands that nothing has overtaken since the pass began: the node is still a candidate, has
-/// no pod that the pass did not know, and its NodePool has the budget and is not in a dry run.
-pub fn still_standing(
-    commands: Commands,
-    reason: DisruptionReason,
-    index: &Index,
-    memory: &DecisionMemory,
-    catalogues: &Catalogues,
-    policies: &[RepairPolicy],
-    now: Timestamp,
-) -> Commands {
-    let current = match reason {
-        DisruptionReason::Unhealthy => repair::collect(index, policies, catalogues, now).candidates,
-        _ => collect(index, memory, catalogues, now).0,
-    };
-    let mut evictions = ScarceEvictions::default();
-    if reason == DisruptionReason::Underutilized {
-        evictions = ScarceEvictions::new(index, &memory.moves, &current, now);
-    }
-    let current: BTreeMap<_, &Candidate> = current.iter().map(|one| (one.key(), one)).collect();
-    let mut budgets = Budgets::new(index, now);
-    let repairs = reason == DisruptionReason::Unhealthy;
-    let stands = |candidate: &Candidate| {
-        let known: BTreeSet<&PodKey> = candidate.pods.iter().map(|pod| pod.key()).collect();
-        current.get(&candidate.key()).is_some_and(|now| {
-            candidate.is_graceful() == now.is_graceful()
-                && (repairs || !is_dry_run(&now.pool))
-                && now.pods.iter().all(|pod| known.contains(pod.key()))
-        })
-    };
-    let mut standing = commands;
-    standing.retain(|command| {
-        command.candidates.iter().all(&stands)
-            && evictions.take_all(&command.candidates)
-            && take_all(&mut budgets, &command.candidates, reason)
-    });
-    standing
-}
-
-/// Takes the disruption of candidates from the budgets, or of none of them.
-fn take_all(budgets: &mut Budgets, candidates: &[Candidate], reason: DisruptionReason) -> bool {
-    let mut pools: BTreeMap<String, usize> = BTreeMap::new();
-    for candidate in candidates.iter().filter(|one| one.uses_budget()) {
-        *pools.entry(candidate.pool_name()).or_default() += 1;
-    }
-    let fits = pools.iter().all(|(pool, count)| budgets.left(pool, reason) >= *count);
-    fits && pools.iter().all(|(pool, count)| (0..*count).all(|_| budgets.take(pool, reason)))
-}
-
 /// Whether a node could be disrupted for a reason if budgets allowed it.
 fn concerns(reason: DisruptionReason, candidate: &Candidate) -> bool {
     match reason {
@@ -502,6 +463,11 @@ fn concerns(reason: DisruptionReason, candidate: &Candidate) -> bool {
         DisruptionReason::Underutilized => consolidation::is_underutilizable(candidate),
         DisruptionReason::Unhealthy => candidate.repair_due.is_some() && candidate.uses_budget(),
     }
+}
+
+/// Whether the drain of a drifted node ends by force, whatever its pods ask for.
+pub fn is_forceful(candidate: &Candidate) -> bool {
+    candidate.claim.spec.termination_grace_period.is_some()
 }
 
 /// Removes a node from the simulation if all its pods have places.
@@ -531,15 +497,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{at, candidates_of, cluster_of, pod, pool, set_condition};
-
-    fn standing(index: &Index, commands: &[Candidate]) -> Vec<String> {
-        let commands = commands.iter().map(|one| Command::of(one, Plan::default())).collect();
-        let (memory, catalogues) = (DecisionMemory::default(), Catalogues::default());
-        let reason = DisruptionReason::Drifted;
-        let left = still_standing(commands, reason, index, &memory, &catalogues, &[], at(0));
-        left.iter().map(|command| command.candidates[0].name().to_owned()).collect()
-    }
+    use crate::testing::{at, candidates_of, cluster_of, pod};
 
     #[test]
     fn no_node_of_a_pool_whose_move_was_undone_is_consolidated_during_its_rest() {
@@ -564,23 +522,5 @@ mod tests {
         };
         assert!(is_held(59));
         assert!(!is_held(60), "the rest is over");
-    }
-
-    #[test]
-    fn a_command_that_something_has_overtaken_is_dropped() {
-        let mut index = cluster_of(4);
-        let disruption = json!({ "budgets": [{ "nodes": "3" }] });
-        index.apply(pool("p", json!({ "spec": { "disruption": disruption } })), at(0));
-        let commands = candidates_of(&index);
-        assert_eq!(standing(&index, &commands), ["node-0", "node-1", "node-2"], "of the budget");
-        index.apply(pod("shop", "new", json!({ "spec": { "nodeName": "node-0" } })), at(0));
-        let annotations = json!({ "karpenter.sh/do-not-disrupt": "true" });
-        let object = json!({
-            "metadata": { "annotations": annotations }, "spec": { "nodeName": "node-1" },
-        });
-        index.apply(pod("shop", "protected", object), at(0));
-        assert_eq!(standing(&index, &commands), ["node-2", "node-3"]);
-        set_condition(&mut index, "claim-2", "DisruptionReason", "1970-01-01T00:00:00Z");
-        assert_eq!(standing(&index, &commands), ["node-3"]);
     }
 }

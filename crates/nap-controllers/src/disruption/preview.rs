@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -9,7 +10,8 @@ use nap_api::nodeclaim::condition::{CONSOLIDATABLE, DRIFTED};
 use nap_api::nodepool::{ConsolidationPolicy, DisruptionReason};
 use nap_api::{NodePool, conditions, labels};
 use nap_engine::{
-    CapacityType, Consolidation, ConsolidationOptions, Fleet, Options, Plan, PriceEstimates,
+    CapacityType, Consolidation, ConsolidationOptions, Fleet, KeepReason, Options, Plan,
+    PriceEstimates,
 };
 use nap_units::UsdPerHour;
 
@@ -99,6 +101,35 @@ pub struct NodePreview {
     pub reasons: Vec<String>,
     /// What consolidation would save on it if nothing blocked the disruption of any node.
     pub held_saving: Option<UsdPerHour>,
+    /// What a move has to pay for; `None` if consolidation does not look at the node.
+    pub terms: Option<MoveTerms>,
+}
+
+/// What the saving of a move is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveTerms {
+    /// Time for which the node is expected to go on costing its price, in seconds.
+    pub life: i64,
+    /// Pods that would be evicted.
+    pub evictions: usize,
+    /// What each eviction counts.
+    pub eviction_cost: UsdPerHour,
+    /// Time for which old and new nodes are both paid for, in seconds.
+    pub overlap: i64,
+}
+
+impl fmt::Display for MoveTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { life, evictions, eviction_cost, overlap } = self;
+        let plural = if *evictions == 1 { "" } else { "s" };
+        let (life, overlap) = (life / 60, overlap / 60);
+        write!(
+            f,
+            "A move has to pay within the {life} min that the node is expected to go on, for \
+             {evictions} eviction{plural} at {eviction_cost} and {overlap} min in which a \
+             replacement is paid for besides"
+        )
+    }
 }
 
 /// Decides about a cluster as the controllers would, at once and with everything that they do one
@@ -133,6 +164,11 @@ pub fn preview(
     let all = pass.decide_all(&solver);
     let (fleet, decision) = all.consolidation.unwrap_or_default();
     let consolidation = (fleet, solver.consolidation_options(), decision);
+    let terms = move_terms(&consolidation.0, &consolidation.1);
+    let mut taken: BTreeMap<String, usize> = BTreeMap::new();
+    for candidate in all.commands.iter().flat_map(|(_, command)| &command.candidates) {
+        *taken.entry(candidate.pool_name()).or_default() += 1;
+    }
     let steps: Vec<PreviewStep> = all.commands.into_iter().map(step).collect();
     let mut step_of: BTreeMap<&str, usize> = BTreeMap::new();
     for (number, step) in steps.iter().enumerate() {
@@ -144,12 +180,17 @@ pub fn preview(
     for view in index.views() {
         let Some(mut node) = describe(index, view, catalogues) else { continue };
         node.step = step_of.get(node.name.as_str()).copied();
+        node.terms = terms.get(&node.name).copied();
         if node.step.is_none() {
-            node.reasons = reasons(index, view, &budgets, now);
-            node.reasons.extend(memory_reasons(&memory, &node.pool, now));
+            node.reasons = reasons(index, view, now);
             node.held_saving = held.get(&node.name).copied();
+            let kept = all.kept.get(&node.name);
+            let would_pay = kept == Some(&KeepReason::Budget) || node.held_saving.is_some();
+            let concerned = concerning(view, node.pods, would_pay);
+            let taken = taken.get(&node.pool).copied().unwrap_or(0);
+            node.reasons.extend(limits(&budgets, &node.pool, &concerned, taken));
+            node.reasons.extend(memory_reasons(&memory, &node.pool, now));
             let mark = price_mark(index, &node.pool, node.capacity_type, known.estimates);
-            let kept = all.kept.get(&node.name).into_iter();
             node.reasons.extend(kept.map(|reason| reason.marked(mark).to_string()));
             let unplaced = all.blocked.iter().filter(|(claim, ..)| claim.name_any() == node.claim);
             node.reasons.extend(unplaced.map(|(_, _, blocker)| blocker.to_string()));
@@ -295,11 +336,60 @@ fn describe(index: &Index, view: &NodeView, catalogues: &Catalogues) -> Option<N
         step: None,
         reasons: Vec::new(),
         held_saving: None,
+        terms: None,
     })
 }
 
-/// Reasons outside of the engine for which a node stays.
-fn reasons(index: &Index, view: &NodeView, budgets: &Budgets, now: Timestamp) -> Vec<String> {
+/// What a move of each node that consolidation may disrupt has to pay for, by node.
+fn move_terms(fleet: &Fleet, options: &ConsolidationOptions) -> BTreeMap<String, MoveTerms> {
+    let free = fleet.candidates.iter().filter(|one| !one.is_held);
+    let terms = free.map(|one| {
+        let terms = MoveTerms {
+            life: one.remaining_life,
+            evictions: one.pods.len(),
+            eviction_cost: UsdPerHour::from_micros(options.eviction_cost),
+            overlap: options.overlap,
+        };
+        (one.node.clone(), terms)
+    });
+    terms.collect()
+}
+
+/// The reasons for which a node would be disrupted if its NodePool allowed it.
+fn concerning(view: &NodeView, pods: usize, would_pay: bool) -> Vec<DisruptionReason> {
+    let Some(claim) = &view.claim else { return Vec::new() };
+    let applies = |reason: &DisruptionReason| match reason {
+        DisruptionReason::Empty => pods == 0 && claim_is(claim, CONSOLIDATABLE),
+        DisruptionReason::Drifted => claim_is(claim, DRIFTED),
+        DisruptionReason::Underutilized => would_pay,
+        DisruptionReason::Unhealthy => false,
+    };
+    REASONS.into_iter().filter(applies).collect()
+}
+
+/// What keeps the NodePool of a node from disrupting it for some reasons, beside the nodes that are
+/// taken already.
+fn limits(
+    budgets: &Budgets,
+    pool: &str,
+    concerned: &[DisruptionReason],
+    taken: usize,
+) -> Vec<String> {
+    let limit = |reason: &DisruptionReason| {
+        if let Some(notice) = budgets.notice(pool, *reason) {
+            return Some(format!("nodepool \"{pool}\": {}", notice.message));
+        }
+        // Of consolidation, the engine tells.
+        let tells = *reason == DisruptionReason::Underutilized;
+        let is_used_up = !tells && budgets.left(pool, *reason) <= taken;
+        let name = reason.as_str();
+        is_used_up.then(|| format!("the budgets of its NodePool for {name} are used up now"))
+    };
+    concerned.iter().filter_map(limit).collect()
+}
+
+/// Reasons outside of the engine for which a node stays, whatever its NodePool allows.
+fn reasons(index: &Index, view: &NodeView, now: Timestamp) -> Vec<String> {
     let mut reasons = Vec::new();
     let Some(claim) = &view.claim else { return reasons };
     if view.is_leaving() {
@@ -323,12 +413,6 @@ fn reasons(index: &Index, view: &NodeView, budgets: &Budgets, now: Timestamp) ->
     if !claim_is(claim, DRIFTED) {
         reasons.extend(not_consolidatable(claim, pool));
         reasons.extend(unmoved(index, view, now).map(|one| one.to_string()));
-    }
-    let of_pool = pool.name_any();
-    for reason in REASONS {
-        if let Some(notice) = budgets.notice(&of_pool, reason) {
-            reasons.push(format!("nodepool \"{of_pool}\": {}", notice.message));
-        }
     }
     reasons
 }

@@ -1,6 +1,6 @@
 //! Progress of disruption commands: wait for the replacements, then delete the node, or keep it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -63,7 +63,8 @@ enum Next {
     RollBack,
 }
 
-/// NodeClaims that are part of a command and not deleted yet, each with its next step.
+/// NodeClaims that are part of a command and not deleted yet, each with its next step. Those that
+/// are replaced together go together, or stay: the replacements are for the pods of all of them.
 fn commands(
     index: &Index,
     policies: &[RepairPolicy],
@@ -85,9 +86,47 @@ fn commands(
         };
         let since = conditions::since(claim_conditions(claim), DISRUPTION_REASON);
         let late = since.is_some_and(|since| now.duration_since(since) > timeout);
-        (Arc::clone(claim), if late && next != Next::Delete { Next::RollBack } else { next })
+        (claim.name_any(), if late && next != Next::Delete { Next::RollBack } else { next })
     };
-    marked.iter().map(next).collect()
+    let each: BTreeMap<String, Next> = marked.iter().map(next).collect();
+    let of_all = |claim: &&Arc<NodeClaim>| {
+        let siblings = siblings(index, &claim.name_any(), &replacements);
+        (Arc::clone(claim), together(index, &siblings, &each))
+    };
+    marked.iter().map(of_all).collect()
+}
+
+/// Names of the NodeClaims that are replaced together with one, itself included.
+fn siblings(
+    index: &Index,
+    claim: &str,
+    replacements: &BTreeMap<String, Vec<Arc<NodeClaim>>>,
+) -> BTreeSet<String> {
+    let mut siblings = BTreeSet::from([claim.to_owned()]);
+    for one in replacements.get(claim).into_iter().flatten() {
+        siblings.extend(index.plan(&one.name_any()).into_iter().flat_map(|it| it.replaces.clone()));
+    }
+    siblings
+}
+
+/// The next step of NodeClaims that are replaced together: what keeps one of them keeps all. One
+/// that is kept already tells that the command was being rolled back.
+fn together(index: &Index, siblings: &BTreeSet<String>, each: &BTreeMap<String, Next>) -> Next {
+    let is_kept = |name: &String| {
+        let claim = index.claim(name);
+        claim.is_some_and(|one| one.metadata.deletion_timestamp.is_none() && !is_in_command(one))
+    };
+    if siblings.iter().any(is_kept) {
+        return Next::RollBack;
+    }
+    let weight = |next: &&Next| match next {
+        Next::RollBack => 3,
+        Next::AwaitReplacements(_) => 2,
+        Next::AwaitBlocker(_) => 1,
+        Next::Delete => 0,
+    };
+    let all = siblings.iter().filter_map(|name| each.get(name));
+    all.max_by_key(weight).cloned().unwrap_or(Next::RollBack)
 }
 
 fn timeout(commands: usize) -> SignedDuration {
@@ -330,6 +369,62 @@ mod tests {
         assert_eq!(next_of(&index, 601), Next::RollBack);
         index.delete::<Pod>("shop/web");
         assert_eq!(next_of(&index, 601), Next::Delete);
+    }
+
+    /// Two NodeClaims that two replacements stand for, which are initialized.
+    fn command_on_two() -> Index {
+        let plan = r#"{"version":1,"replaces":["claim-0","claim-1"],"siblings":2}"#;
+        let both = ["a", "b"].map(|name| {
+            let mut one = replacement(name, true);
+            one.annotations_mut().insert(labels::PLAN.to_owned(), plan.to_owned());
+            one
+        });
+        let mut index = cluster_of(2);
+        set_condition(&mut index, "claim-0", "DisruptionReason", "1970-01-01T00:00:00Z");
+        set_condition(&mut index, "claim-1", "DisruptionReason", "1970-01-01T00:00:00Z");
+        both.into_iter().for_each(|claim| index.apply(claim, at(0)));
+        for name in ["claim-0", "claim-1"] {
+            let mut claim = index.claim(name).unwrap().as_ref().clone();
+            let conditions = &mut claim.status.as_mut().unwrap().conditions;
+            let marked = conditions.iter_mut().find(|one| one.type_ == "DisruptionReason");
+            marked.unwrap().reason = "Underutilized".to_owned();
+            index.apply(claim, at(0));
+        }
+        index
+    }
+
+    fn nexts(index: &Index, seconds: i64) -> Vec<Next> {
+        commands(index, &[], at(seconds)).into_iter().map(|(_, next)| next).collect()
+    }
+
+    #[test]
+    fn nodes_that_are_replaced_together_go_together_or_stay() {
+        let mut index = command_on_two();
+        assert_eq!(nexts(&index, 0), [Next::Delete, Next::Delete]);
+        let annotations = json!({ labels::DO_NOT_DISRUPT: "true" });
+        let object = json!({
+            "metadata": { "annotations": annotations }, "spec": { "nodeName": "node-1" },
+        });
+        index.apply(pod("shop", "web", object), at(0));
+        let waits = nexts(&index, 0);
+        assert_eq!(waits.len(), 2);
+        assert!(waits.iter().all(|one| matches!(one, Next::AwaitBlocker(_))), "{waits:?}");
+        assert_eq!(nexts(&index, 601), [Next::RollBack, Next::RollBack]);
+        index.delete::<Pod>("shop/web");
+        assert_eq!(nexts(&index, 601), [Next::Delete, Next::Delete]);
+    }
+
+    #[test]
+    fn a_roll_back_that_was_interrupted_goes_on() {
+        let mut index = command_on_two();
+        let mut kept = index.claim("claim-0").unwrap().as_ref().clone();
+        kept.status.as_mut().unwrap().conditions.retain(|one| one.type_ != "DisruptionReason");
+        index.apply(kept, at(1));
+        assert_eq!(nexts(&index, 1), [Next::RollBack]);
+        // One that is gone tells that all of them go.
+        let mut index = command_on_two();
+        index.delete::<NodeClaim>("claim-0");
+        assert_eq!(nexts(&index, 1), [Next::Delete]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What the next decision need not find out again.
 //!
-//! The cheapest new nodes for a set of pods depend on the pools and their catalogues alone. They
-//! are the costly part of a decision, and from one to the next only the nodes that changed ask for
-//! other sets.
+//! The cheapest new nodes for a set of pods depend on the pools, their catalogues and what their
+//! limits leave alone. They are the costly part of a decision, and from one to the next only the
+//! nodes that changed ask for other sets.
 
 use std::collections::BTreeMap;
 
@@ -46,6 +46,11 @@ impl ConsolidationCache {
         }
         let solver = self.solver.get_or_insert_with(|| SolverCache::new(snapshot));
         (solver, &mut self.memory)
+    }
+
+    /// Number of sets of pods whose cheapest new nodes are remembered.
+    pub fn remembered(&self) -> usize {
+        self.memory.costs.len()
     }
 }
 

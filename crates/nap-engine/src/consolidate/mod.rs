@@ -32,7 +32,9 @@ use crate::classes::Classes;
 use crate::classes::dimensions::Dimensions;
 use crate::classes::grouping::Groups;
 use crate::classes::relaxation::Levels;
-use crate::model::{Consolidation, ConsolidationOptions, Fleet, Pod, Snapshot};
+use crate::model::{
+    Consolidation, ConsolidationOptions, Fleet, MinValuesPolicy, Options, Pod, Snapshot,
+};
 use crate::offerings::index::OfferingIndex;
 use crate::topology::groups::TopologyRules;
 
@@ -57,8 +59,10 @@ pub fn consolidate(
     let rules = Rc::new(TopologyRules::of(&pods, &snapshot));
     let dimensions = Dimensions::of(&pods, &snapshot, &rules);
     let classes = Classes::of(&groups.list, &levels, &dimensions, &rules);
+    // No saving is worth a choice of types that is narrower than its NodePool asks for.
+    let solve = Options { min_values: MinValuesPolicy::Strict, ..options.solve.clone() };
     let offerings =
-        OfferingIndex::new(solver, &snapshot, &options.solve, &dimensions, &classes, &rules.keys);
+        OfferingIndex::new(solver, &snapshot, &solve, &dimensions, &classes, &rules.keys);
     let state = FleetState::new(fleet, options, &snapshot, &dimensions, classes, offerings, rules);
     Search::new(state, memory).run(&groups.unsupported)
 }

@@ -14,6 +14,7 @@ use crate::consolidate::state::{FleetState, Move, Trial};
 use crate::ids::{ClassId, Id, IndexVec, KeyId, TermId};
 use crate::intern::digest;
 use crate::model::Tier;
+use crate::offerings::pool_table::PoolTable;
 use crate::packing::packer::{ClusterState, PackingProblem, pack};
 use crate::packing::result::Packing;
 use crate::packing::strategy::{FillRule, SizeCap, Strategy};
@@ -68,12 +69,11 @@ impl<'a> FleetState<'a> {
         let bound_to = bound_to.filter(|_| self.may_return(trial));
         let Some(bound_to) = bound_to else { return self.pack_on_cluster(trial, most) };
         let set = self.set_digest(trial, &bound_to);
-        let known = set.and_then(|set| memory.cost(set));
-        if let Some(cost) = known.filter(|cost| *cost > most) {
+        if let Some(cost) = memory.cost(set).filter(|cost| *cost > most) {
             return Found::Dearer(cost);
         }
         let found = self.pack_in_domains(trial, &bound_to);
-        if let (Some(set), Found::Nodes(one)) = (set, &found) {
+        if let Found::Nodes(one) = &found {
             memory.remember(set, one.cost);
         }
         match found {
@@ -155,11 +155,8 @@ impl<'a> FleetState<'a> {
         self.cluster.existing.domains[self.nodes[number].node][key.index()]
     }
 
-    /// Digest of pods and domains; `None` if limits of pools matter too.
-    fn set_digest(&mut self, trial: &Trial, bound_to: &BoundTo) -> Option<u128> {
-        if self.offerings.pools.iter().any(|table| !table.limits.is_empty()) {
-            return None;
-        }
+    /// Digest of pods, domains, and what the limits of pools leave for them.
+    fn set_digest(&mut self, trial: &Trial, bound_to: &BoundTo) -> u128 {
         let mut pods: Vec<(u64, usize)> =
             trial.remainder.iter().map(|(class, count)| (self.digests[*class], *count)).collect();
         pods.sort_unstable();
@@ -171,8 +168,24 @@ impl<'a> FleetState<'a> {
             Domain::Absent => None,
         });
         let names: Vec<(String, String)> = names.collect();
-        let halves = [digest(&(&pods, &names)), digest(&(&names, &pods, 1_u8))];
-        Some((u128::from(halves[0]) << 64) | u128::from(halves[1]))
+        let room = self.room_under_limits(pods.iter().map(|(_, count)| count).sum());
+        let halves = [digest(&(&pods, &names, &room)), digest(&(&room, &names, &pods))];
+        (u128::from(halves[0]) << 64) | u128::from(halves[1])
+    }
+
+    /// What the limits of each pool leave for some pods. They need no more nodes than they are, so
+    /// room for that many of the largest is as good as no limit, and counts as that.
+    fn room_under_limits(&self, pods: usize) -> Vec<Vec<i64>> {
+        let pods = i64::try_from(pods).unwrap_or(i64::MAX);
+        let of_pool = |table: &PoolTable<'_>| {
+            let limits = table.limits.iter().enumerate();
+            let room = limits.map(|(number, (_, left))| {
+                let charges = table.types.iter().map(|one| one.charge[number]);
+                (*left).min(charges.max().unwrap_or(0).saturating_mul(pods))
+            });
+            room.collect()
+        };
+        self.offerings.pools.iter().map(of_pool).collect()
     }
 
     /// Packs pods onto new nodes in the given domains, without their rules.

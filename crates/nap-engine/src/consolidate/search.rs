@@ -193,16 +193,15 @@ impl<'a, 'm> Search<'a, 'm> {
         }
     }
 
-    /// Removes candidates together if that pays. An error is the reason to keep them.
+    /// Removes candidates together if that pays. An error is the reason to keep them: for a single
+    /// one, what it would not save comes before what forbids it.
     fn try_step(&mut self, removed: Vec<usize>) -> Result<(), KeepReason> {
-        if self.steps.len() >= self.state.options.max_steps || !self.is_within_budget(&removed) {
-            return Err(KeepReason::Budget);
+        let allowed = self.allow(&removed);
+        if removed.len() > 1 {
+            allowed.clone()?;
         }
-        let candidates: Vec<&Candidate> =
-            removed.iter().map(|number| self.state.nodes[*number].candidate).collect();
-        self.evictions.allow(&candidates)?;
         let trial = self.state.remove(removed);
-        match self.judge(&trial) {
+        match self.judge(&trial).and_then(|found| allowed.map(|()| found)) {
             Ok((replacement, launches)) => {
                 self.commit(&trial, replacement, launches);
                 Ok(())
@@ -212,6 +211,21 @@ impl<'a, 'm> Search<'a, 'm> {
                 Err(reason)
             }
         }
+    }
+
+    /// Checks what forbids a step whatever it saves: the number of steps, the budgets, and the
+    /// evictions of workloads.
+    fn allow(&self, removed: &[usize]) -> Result<(), KeepReason> {
+        let max = self.state.options.max_steps;
+        if self.steps.len() >= max {
+            return Err(KeepReason::Steps { max });
+        }
+        if !self.is_within_budget(removed) {
+            return Err(KeepReason::Budget);
+        }
+        let candidates: Vec<&Candidate> =
+            removed.iter().map(|number| self.state.nodes[*number].candidate).collect();
+        self.evictions.allow(&candidates)
     }
 
     fn is_within_budget(&self, removed: &[usize]) -> bool {
@@ -242,7 +256,11 @@ impl<'a, 'm> Search<'a, 'm> {
         }
         let most = proposal(UsdPerHour::ZERO, 0).most(options);
         match state.replacement(trial, most, self.memory) {
-            Found::Dearer(cost) => Err(KeepReason::NoCheaper { cost }),
+            Found::Dearer(cost) => {
+                // Cheaper than the nodes, and not by enough.
+                proposal(cost, 1).check(fleet, options)?;
+                Err(KeepReason::NoCheaper { cost })
+            }
             Found::Unplaced(class, packing) => {
                 let pod = self.state.pod_of(trial, class);
                 let FleetState { offerings, cluster, dimensions, classes, .. } = &mut self.state;
@@ -357,16 +375,20 @@ impl<'a, 'm> Search<'a, 'm> {
     #[expect(clippy::cast_precision_loss, reason = "it guides a choice")]
     fn has_prospect(&self, chosen: &[usize]) -> bool {
         let waste: f64 = chosen.iter().map(|number| self.waste(*number)).sum();
-        let price: i64 =
-            chosen.iter().map(|number| self.state.nodes[*number].candidate.price.micros()).sum();
-        waste * 100.0 >= price as f64 * self.state.options.min_saving_percent as f64
+        let cost: f64 = chosen.iter().map(|number| self.cost(*number)).sum();
+        waste * 100.0 >= cost * self.state.options.min_saving_percent as f64
     }
 
-    /// Price of a candidate less the value of its pods, in micro-dollars per hour.
+    /// Price of a candidate and what a node costs besides, in micro-dollars per hour.
     #[expect(clippy::cast_precision_loss, reason = "it guides a choice")]
+    fn cost(&self, number: usize) -> f64 {
+        let node_cost = self.state.options.solve.node_cost;
+        (self.state.nodes[number].candidate.price + node_cost).micros() as f64
+    }
+
+    /// Cost of a candidate less the value of its pods, in micro-dollars per hour.
     fn waste(&self, number: usize) -> f64 {
-        let node = &self.state.nodes[number];
-        node.candidate.price.micros() as f64 - self.state.value(&node.content)
+        self.cost(number) - self.state.value(&self.state.nodes[number].content)
     }
 
     /// Orders of the candidates that may be removed together, those whose pods are bound to the

@@ -28,7 +28,13 @@ impl fmt::Display for Marked<'_> {
         let Self(reason, mark) = self;
         match reason {
             KeepReason::Receives => f.write_str("it takes pods of nodes that are removed"),
-            KeepReason::Budget => f.write_str("the disruption budgets of its NodePool are used up"),
+            KeepReason::Budget => f.write_str(
+                "it would pay, but the disruption budgets of its NodePool allow no further \
+                 disruption now",
+            ),
+            KeepReason::Steps { max } => {
+                write!(f, "it would pay, and waits for a later pass: one has at most {max} steps")
+            }
             KeepReason::EvictionBudget { workload, evictions: 0 } => {
                 write!(f, "the pods of {workload} have been moved as often as they may be in a day")
             }
@@ -48,7 +54,8 @@ impl fmt::Display for Marked<'_> {
             KeepReason::SmallSaving { saving, least, percent, grows } => {
                 write!(
                     f,
-                    "a replacement would save {mark}{saving}/h, less than the least of {mark}{least}/h"
+                    "a replacement would save {mark}{saving}/h at most, less than the least of \
+                     {mark}{least}/h"
                 )?;
                 match (percent, grows) {
                     (0, _) => Ok(()),
@@ -133,7 +140,8 @@ mod tests {
         };
         assert_eq!(
             words(15, false),
-            "a replacement would save $0.080/h, less than the least of $0.096/h: 15 % of its price"
+            "a replacement would save $0.080/h at most, less than the least of $0.096/h: 15 % of \
+             its price"
         );
         let grows = words(60, true);
         assert!(grows.contains(": 60 % of its price while the NodePool grows"), "{grows}");

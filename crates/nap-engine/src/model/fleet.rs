@@ -171,9 +171,14 @@ pub struct Kept {
 pub enum KeepReason {
     /// An earlier step moves pods to it.
     Receives,
-    /// The budgets of its NodePool allow no further disruption.
+    /// It would pay, and the budgets of its NodePool allow no further disruption.
     Budget,
-    /// The pods of a workload have been moved as often as they may be in a day.
+    /// It would pay, and the decision has as many steps as it may have.
+    Steps {
+        /// Upper limit on the steps of a decision.
+        max: usize,
+    },
+    /// It would pay, and the pods of a workload have been moved as often as they may be in a day.
     EvictionBudget {
         /// Its namespace, kind and name.
         workload: String,
@@ -194,7 +199,7 @@ pub enum KeepReason {
     },
     /// A replacement would save too little.
     SmallSaving {
-        /// The saving.
+        /// The saving at most.
         saving: UsdPerHour,
         /// The smallest saving that counts.
         least: UsdPerHour,

@@ -43,6 +43,7 @@ impl SolverCache {
                 && mine.requirements == theirs.requirements
                 && mine.taints == theirs.taints
                 && mine.catalogue == theirs.catalogue
+                && mine.max_price == theirs.max_price
         };
         let pools = by_weight(&snapshot.pools);
         pools.len() == self.pools.len()

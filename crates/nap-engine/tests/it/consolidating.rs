@@ -14,25 +14,30 @@ use nap_units::{CPU, MEMORY, PODS, Resources, UsdPerHour};
 use crate::build::{GIB, catalogue, instance_type, offering, pod, pool, snapshot};
 
 /// A fleet in the making: nodes of the catalogue's types with pods.
-struct World {
-    fleet: Fleet,
+pub struct World {
+    pub fleet: Fleet,
 }
 
 impl World {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let snapshot = snapshot(Vec::new(), catalogue(), vec![pool("p")]);
         let rules = PoolRules { budget: 100, ..PoolRules::default() };
         let pools = BTreeMap::from([("p".to_owned(), rules)]);
         Self { fleet: Fleet { snapshot, pools, ..Fleet::default() } }
     }
 
-    fn template(&mut self, pod: Pod) -> usize {
+    pub fn template(&mut self, pod: Pod) -> usize {
         self.fleet.templates.push(pod);
         self.fleet.templates.len() - 1
     }
 
     /// A node of a type in zone `z-1` with pods of some templates.
-    fn node(&mut self, name: &str, instance_type: &str, content: &[(usize, usize)]) -> &mut Self {
+    pub fn node(
+        &mut self,
+        name: &str,
+        instance_type: &str,
+        content: &[(usize, usize)],
+    ) -> &mut Self {
         self.node_in("z-1", name, instance_type, content)
     }
 
@@ -92,7 +97,7 @@ impl World {
     }
 
     /// Makes the last node one of another pool.
-    fn in_pool(&mut self, name: &str) -> &mut Self {
+    pub fn in_pool(&mut self, name: &str) -> &mut Self {
         if !self.fleet.pools.contains_key(name) {
             let rules = PoolRules { budget: 100, ..PoolRules::default() };
             self.fleet.pools.insert(name.to_owned(), rules);
@@ -105,22 +110,26 @@ impl World {
     }
 
     /// Lets only these types be on sale.
-    fn sell(&mut self, types: Vec<nap_engine::InstanceType>) -> &mut Self {
+    pub fn sell(&mut self, types: Vec<nap_engine::InstanceType>) -> &mut Self {
         let types = Arc::new(types.into());
         self.fleet.snapshot.catalogues = BTreeMap::from([("all".to_owned(), types)]);
         self
     }
 
-    fn decide(&self) -> Consolidation {
+    pub fn decide(&self) -> Consolidation {
+        self.decide_with(&ConsolidationOptions::default())
+    }
+
+    pub fn decide_with(&self, options: &ConsolidationOptions) -> Consolidation {
         let mut cache = ConsolidationCache::default();
-        let decision = consolidate(&self.fleet, &ConsolidationOptions::default(), &mut cache);
-        let again = consolidate(&self.fleet, &ConsolidationOptions::default(), &mut cache);
+        let decision = consolidate(&self.fleet, options, &mut cache);
+        let again = consolidate(&self.fleet, options, &mut cache);
         assert_eq!(decision, again, "the cache does not change the decision");
         let mut shuffled = self.fleet.clone();
         shuffled.candidates.reverse();
         shuffled.snapshot.nodes.reverse();
         let mut cache = ConsolidationCache::default();
-        let other = consolidate(&shuffled, &ConsolidationOptions::default(), &mut cache);
+        let other = consolidate(&shuffled, options, &mut cache);
         assert_eq!(decision, other, "the order of the lists does not change the decision");
         check(&self.fleet, &decision);
         decision
@@ -164,7 +173,7 @@ fn check(fleet: &Fleet, decision: &Consolidation) {
 }
 
 /// `-removed +launched` of each step.
-fn steps(decision: &Consolidation) -> Vec<String> {
+pub fn steps(decision: &Consolidation) -> Vec<String> {
     let step = |step: &nap_engine::Step| {
         let launches = step.plan.launches.iter().map(|one| format!(" +{}", one.instance_type));
         format!("-{}{}", step.remove.join(" -"), launches.collect::<String>())
@@ -172,8 +181,14 @@ fn steps(decision: &Consolidation) -> Vec<String> {
     decision.steps.iter().map(step).collect()
 }
 
-fn reason<'d>(decision: &'d Consolidation, node: &str) -> &'d KeepReason {
+pub fn reason<'d>(decision: &'d Consolidation, node: &str) -> &'d KeepReason {
     &decision.kept.iter().find(|one| one.node == node).unwrap().reason
+}
+
+/// Whether a node stays because no replacement is cheap enough.
+pub fn saves_too_little(decision: &Consolidation, node: &str) -> bool {
+    let reason = reason(decision, node);
+    matches!(reason, KeepReason::NoCheaper { .. } | KeepReason::SmallSaving { .. })
 }
 
 #[test]
@@ -194,7 +209,7 @@ fn an_empty_node_is_removed_and_a_full_one_stays() {
     world.node("empty", "d4", &[]).node("full", "d4", &[(web, 4)]);
     let decision = world.decide();
     assert_eq!(steps(&decision), ["-empty"]);
-    assert!(matches!(reason(&decision, "full"), KeepReason::NoCheaper { .. }));
+    assert!(saves_too_little(&decision, "full"));
 }
 
 #[test]
@@ -227,7 +242,7 @@ fn several_nodes_are_replaced_by_fewer_that_are_cheaper() {
 }
 
 /// Three full nodes of two pools, whose pods fit two nodes that are cheaper together.
-fn three_full_nodes() -> World {
+pub fn three_full_nodes() -> World {
     let mut world = World::new();
     world.sell(vec![instance_type("d4", 4, 16, 192_000), instance_type("d6", 6, 24, 200_000)]);
     let large = world.template(pod("large", 3000, 12));
@@ -250,7 +265,7 @@ fn a_pool_without_a_budget_keeps_its_part_of_what_could_be_replaced_together() {
     world.fleet.pools.get_mut("q").unwrap().budget = 0;
     let decision = world.decide();
     assert!(decision.steps.is_empty(), "{:?}", steps(&decision));
-    assert_eq!(reason(&decision, "c"), &KeepReason::Budget);
+    assert!(saves_too_little(&decision, "c"), "alone: {:?}", reason(&decision, "c"));
 }
 
 #[test]
@@ -309,7 +324,8 @@ fn budgets_limit_the_nodes_that_are_removed() {
     world.fleet.pools.get_mut("p").unwrap().budget = 2;
     let decision = world.decide();
     assert_eq!(decision.steps.iter().map(|step| step.remove.len()).sum::<usize>(), 2);
-    assert!(decision.kept.iter().any(|one| one.reason == KeepReason::Budget));
+    let waiting = decision.kept.iter().filter(|one| one.reason == KeepReason::Budget);
+    assert_eq!(waiting.count(), 1, "the third would pay as well: {:?}", decision.kept);
 }
 
 #[test]

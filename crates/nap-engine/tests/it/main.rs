@@ -3,6 +3,7 @@
 mod bounds;
 mod build;
 mod consolidating;
+mod consolidating_rules;
 mod properties;
 mod rules;
 mod scenarios;

@@ -1,5 +1,8 @@
 //! Properties of consolidation for generated fleets, and the judge of steps itself.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use nap_engine::{
     Consolidation, ConsolidationCache, ConsolidationOptions, Fleet, KeepReason, Kept, Options,
     Placement, Snapshot, Step, consolidate, solve,
@@ -48,8 +51,33 @@ fn invalid(fleet: &Fleet) -> Option<String> {
     Some(format!("not settled after {MAX_PASSES} passes"))
 }
 
+/// Runs until nothing is left to save, by the number of their decisions, and the runs that were
+/// given up because pods found no place.
+#[derive(Default)]
+struct Runs {
+    settled: BTreeMap<usize, usize>,
+    given_up: usize,
+}
+
+impl Runs {
+    fn carried_out(&self) -> usize {
+        self.settled.values().sum()
+    }
+
+    /// The smallest number of decisions that suffices for a share of the runs, in percent.
+    fn decisions_for(&self, percent: usize) -> usize {
+        let mut seen = 0;
+        let enough = self.settled.iter().find(|(_, runs)| {
+            seen += **runs;
+            seen * 100 >= self.carried_out() * percent
+        });
+        enough.map_or(0, |(decisions, _)| *decisions)
+    }
+}
+
 #[test]
 fn fleets_settle_with_a_scheduler_that_places_pods_as_it_likes() {
+    let runs = RefCell::new(Runs::default());
     judge("settles", |fleet| {
         for draw in 0..3 {
             let mut fleet = fleet.clone();
@@ -58,6 +86,7 @@ fn fleets_settle_with_a_scheduler_that_places_pods_as_it_likes() {
             loop {
                 let decision = decide(&fleet, &mut cache);
                 if decision.steps.is_empty() {
+                    *runs.borrow_mut().settled.entry(pass).or_default() += 1;
                     break;
                 }
                 pass += 1;
@@ -66,12 +95,25 @@ fn fleets_settle_with_a_scheduler_that_places_pods_as_it_likes() {
                 }
                 // Pods that a random scheduler leaves without a place are another matter.
                 let after = carry_out_freely(&fleet, &decision, draw * 1000 + pass as u64);
-                let Some(after) = after else { break };
+                let Some(after) = after else {
+                    runs.borrow_mut().given_up += 1;
+                    break;
+                };
                 fleet = after;
             }
         }
         None
     });
+    let runs = runs.into_inner();
+    let (carried_out, given_up) = (runs.carried_out(), runs.given_up);
+    let [half, most, all] = [50, 95, 100].map(|percent| runs.decisions_for(percent));
+    eprintln!(
+        "{carried_out} runs settled, {given_up} given up; decisions until nothing was left: \
+         {:?}; half of the runs at most {half}, 95 of 100 {most}, all {all}",
+        runs.settled,
+    );
+    let share = 100 * carried_out / (carried_out + given_up).max(1);
+    assert!(share >= 80, "only {share} of 100 runs were carried out to the end");
 }
 
 #[test]
@@ -277,6 +319,17 @@ const SPOILS: &[(&str, Spoil)] = &[
         one.price = cheap;
         step.saving = step.saving - less;
         decision.cost_before = decision.cost_before - less;
+        true
+    }),
+    ("a step scores below the policy Balanced", |fleet, decision| {
+        let node = &decision.steps[0].remove[0];
+        let one = fleet.candidates.iter().find(|one| one.node == *node).unwrap();
+        let rules = fleet.pools.get_mut(&one.pool).unwrap();
+        let moved = one.disruption_cost;
+        // The pool is twice as large in money as the step saves, and hardly larger in disruption.
+        rules.balanced = true;
+        rules.cost = UsdPerHour::from_micros(2 * decision.steps[0].saving.micros() + 1);
+        rules.disruption_cost = moved;
         true
     }),
     ("a candidate is neither removed nor kept", |_, decision| decision.kept.pop().is_some()),

@@ -245,3 +245,66 @@ fn a_cheaper_fleet_needs_the_moves_of_the_nodes_that_go() {
     assert_eq!(at(400_000), 2);
     assert_eq!(at(200_000), 4);
 }
+
+/// Lower bound on the cost of consolidating a fleet, in micro-dollars per hour.
+fn bound(problem: &Problem) -> i64 {
+    problem.consolidation_bound().unwrap().unwrap().micros()
+}
+
+#[test]
+fn the_bound_pays_for_nodes_that_must_stay() {
+    // `d` costs $0.900 and has one core free, and four pods are elsewhere.
+    let mut fleet = base();
+    let mut dear = fleet["instanceTypes"][1].clone();
+    dear["name"] = "dear".into();
+    for offer in dear["offerings"].as_array_mut().unwrap() {
+        offer["priceUsdPerHour"] = 0.9.into();
+    }
+    fleet["instanceTypes"].as_array_mut().unwrap().push(dear);
+    fleet["nodes"][3]["instanceType"] = "dear".into();
+    let stays = bound(&Problem::parse(&fleet.to_string()).unwrap());
+    assert!(
+        (1_000_000..=1_200_000).contains(&stays),
+        "{stays}: two small nodes, or one and a half"
+    );
+    fleet["pods"][1]["doNotDisrupt"] = false.into();
+    let may_go = bound(&Problem::parse(&fleet.to_string()).unwrap());
+    assert!((300_000..=500_000).contains(&may_go), "{may_go}: cheap nodes for all four pods");
+}
+
+#[test]
+fn no_consolidation_of_a_pinned_fleet_ends_below_the_bound() {
+    let mut made = Problem {
+        version: 1,
+        name: "fleet".to_owned(),
+        instance_types: catalogues::thin(catalogues::fake_400(), 400),
+        node_pools: vec![catalogues::fake_pool()],
+        ..Problem::default()
+    };
+    made.instance_types.retain(|one| one.capacity.cpu_milli <= 8000);
+    let pods = fleets::pods_for(&made, FleetKind::Pinned, 30).unwrap();
+    made.pods = fleets::pods(&mut rng(1), FleetKind::Pinned, pods);
+    let plan = fleets::first_fit(&made).unwrap();
+    fleets::pack(&mut made, &plan, 30, &mut rng(1));
+    for seed in 1..6 {
+        let mut fleet = made.clone();
+        fleets::churn(&mut fleet, 60, &mut rng(seed));
+        let least = bound(&fleet);
+        let mut running = RunningFleet::new(fleet.clone(), 100).unwrap();
+        loop {
+            let options = nap_engine::ConsolidationOptions::default();
+            let cache = &mut nap_engine::ConsolidationCache::default();
+            let decision = nap_engine::consolidate(running.fleet(), &options, cache);
+            if decision.steps.is_empty() {
+                break;
+            }
+            running.apply(&StepFile::of(&decision)).unwrap();
+        }
+        let cost = running.problem().fleet_cost().micros();
+        assert!(cost >= least, "seed {seed}: {cost} is below the bound {least}");
+        assert!(cost * 100 <= least * 115, "seed {seed}: {cost} is far above the bound {least}");
+        // As if every pod could go: further away, because it cannot be reached.
+        fleet.pods.iter_mut().for_each(|class| class.do_not_disrupt = false);
+        assert!(bound(&fleet) <= least, "seed {seed}");
+    }
+}

@@ -223,3 +223,69 @@ async fn a_pool_with_the_balanced_policy_makes_only_moves_that_are_worth_their_d
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_with_the_balanced_policy_keeps_a_node_whose_move_disrupts_more_than_it_saves() {
+    let user = User::with_quick_vms().await;
+    user.run(async {
+        let mut pool = one_size("Standard_D4s_v5");
+        pool["spec"]["disruption"]["consolidationPolicy"] = json!("Balanced");
+        user.default_pool(pool).await;
+        user.deploy("small", 8, asks("100m")).await;
+        user.until_running(8).await;
+        user.deploy("large", 3, asks("3300m")).await;
+        user.until_running(11).await;
+        assert_eq!(user.machines(), 4);
+        // A quarter of the cost for nine fifteenths of the disruption.
+        user.pass(2 * 3600).await;
+        assert_eq!(user.machines(), 4, "the small pods would fit beside the large ones");
+        let told = user.events("Unconsolidatable").await;
+        let text = "policy Balanced: saving over disruption scores 0.41";
+        assert!(told.iter().any(|one| one.contains(text)), "{told:?}");
+        let policy = json!({ "consolidationPolicy": "WhenEmptyOrUnderutilized" });
+        user.patch::<NodePool>("default", json!({ "spec": { "disruption": policy } })).await;
+        user.until("the small pods have moved", async || user.machines() == 3).await;
+        user.until_running(11).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_moved_to_a_size_that_is_known_to_be_out_of_stock() {
+    let user = User::with_quick_vms().await;
+    let zones = ["0", "eastus-1", "eastus-2", "eastus-3"];
+    let short: BTreeSet<_> =
+        zones.map(|zone| ("Standard_D2s_v5".to_owned(), zone.to_owned())).into();
+    user.run(async {
+        user.default_pool(one_size("Standard_D8s_v5")).await;
+        user.deploy("web", 1, asks("1500m")).await;
+        user.until_running(1).await;
+        user.world.azure().set_faults(|faults| faults.capacity_errors = short);
+        let mut both = one_size("Standard_D2s_v5");
+        let values = &mut both["spec"]["template"]["spec"]["requirements"][1]["values"];
+        *values = json!(["Standard_D2s_v5", "Standard_D8s_v5"]);
+        // A pod that asks for the size learns that it is out of stock, before it is on offer to
+        // consolidation: the node of the other is protected meanwhile.
+        let hold =
+            |held: &str| json!({ "spec": { "disruption": { "budgets": [{ "nodes": held }] } } });
+        user.patch::<NodePool>("default", hold("0")).await;
+        both["spec"]["disruption"] = hold("0")["spec"]["disruption"].clone();
+        user.patch::<NodePool>("default", both).await;
+        let mut picky = asks("1");
+        picky["spec"]["nodeSelector"] =
+            json!({ "node.kubernetes.io/instance-type": "Standard_D2s_v5" });
+        user.deploy("picky", 1, picky).await;
+        user.pass(300).await;
+        assert_eq!((user.running().await, user.machines()), (1, 1));
+        user.scale("picky", 0).await;
+        user.patch::<NodePool>("default", hold("100%")).await;
+        user.pass(1500).await;
+        let launched = user.events("DisruptionLaunching").await;
+        assert_eq!(launched, [""; 0], "the size is known to be out of stock");
+        assert_eq!(user.machines_ever(), 1);
+        user.world.azure().set_faults(|faults| faults.capacity_errors.clear());
+        user.pass(3 * 3600).await;
+        assert_eq!(user.machines_ever(), 2, "it is in stock again");
+    })
+    .await;
+}

@@ -284,6 +284,12 @@ fn reasons(node: &NodePreview) -> Vec<String> {
     }
 }
 
+/// What a move of a node has to pay for, if consolidation looks at it.
+fn terms(node: &NodePreview) -> String {
+    let terms = node.terms.map(|terms| format!("\n{}", wrap(&terms.to_string(), 0)));
+    terms.unwrap_or_default()
+}
+
 /// Renders the explanation of one node.
 pub fn explain(problem: &Problem, preview: &Preview, node: &NodePreview) -> String {
     let mark = mark_nodes(problem, [node]);
@@ -310,6 +316,7 @@ pub fn explain(problem: &Problem, preview: &Preview, node: &NodePreview) -> Stri
                 format!("Without what blocks it, consolidation would save {mark}{month} a month");
             text.push_str(&wrap(&line, 2));
         }
+        text.push_str(&terms(node));
         text.push_str(&origin_note(problem, preview));
         return text;
     };
@@ -342,6 +349,7 @@ pub fn explain(problem: &Problem, preview: &Preview, node: &NodePreview) -> Stri
     for (target, pods) in moves {
         text.push_str(&wrap(&format!("{} to {target}", count(pods, "pod")), 2));
     }
+    text.push_str(&terms(node));
     text.push_str(&origin_note(problem, preview));
     text
 }

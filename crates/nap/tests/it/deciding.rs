@@ -63,6 +63,17 @@ fn decisions_are_shown_and_a_disruption_is_replayed() {
     let said = text(&replayed.stderr);
     assert!(!replayed.status.success() && said.contains("the decision differs"), "{said}");
 
+    // What a change of the NodePool would do to the nodes of the cluster.
+    let release = r#"{"spec":{"template":{"metadata":{"labels":{"release":"2"}}}}}"#;
+    let patch = ["patch", "nodepool", "default", "--type=merge", "--dry-run=client"];
+    let changed = cluster.ok(&[&patch[..], &["-o", "yaml", "-p", release]].concat());
+    let change = folder.join("pool.yaml");
+    std::fs::write(&change, changed).unwrap();
+    let said = nap_on(&cluster, &["what-if", "-f", change.to_str().unwrap(), "--offline"]);
+    assert!(said.contains("would drift") && said.contains("would be replaced by"), "{said}");
+    let labels = cluster.ok(&["get", "nodepool", "default", "-o", "yaml"]);
+    assert!(!labels.contains("release:"), "nothing was changed: {labels}");
+
     cluster.ok(&["annotate", "nodepool", "default", &format!("{DRY_RUN}-")]);
     let map = ["get", "configmap", "nap-decisions", "-n", "kube-system"];
     let records = [&map[..], &["-o", r"jsonpath={.data.decisions\.json}"]].concat();

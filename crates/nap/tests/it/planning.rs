@@ -5,6 +5,7 @@ mod changes;
 mod disruption;
 mod documents;
 mod estimates;
+mod explaining;
 mod kinds;
 mod live;
 

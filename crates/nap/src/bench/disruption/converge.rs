@@ -1,15 +1,17 @@
 //! The life of one fleet under nap's consolidation.
 
 use nap_clock::Clock;
-use nap_engine::{
-    Consolidation, ConsolidationCache, ConsolidationOptions, Fleet, Options, consolidate, solve,
-};
+use nap_engine::{Consolidation, ConsolidationCache, ConsolidationOptions, Fleet, consolidate};
 use nap_problem::{Problem, RunningFleet, StepFile, StepsFile};
+use nap_units::UsdPerHour;
 
 use super::Report;
 use crate::bench::args::DisruptionArgs;
 use crate::bench::measure::{dollars, gap_percent};
 use crate::bench::process::{forget_peak, peak_mib};
+
+/// Distance to the lower bound at which a fleet counts as consolidated well, in percent.
+const GOAL_PERCENT: u32 = 5;
 
 /// Maximum number of passes over one fleet.
 const MAX_PASSES: usize = 10_000;
@@ -93,7 +95,9 @@ fn timed(fleet: &Fleet, cache: &mut ConsolidationCache) -> (Consolidation, f64) 
 
 /// A report with what is known of a fleet before it is consolidated.
 pub(super) fn report(solver: &str, problem: &Problem, budget: u32) -> anyhow::Result<Report> {
-    let bound = solve(&problem.afresh().snapshot()?, &Options::default()).lower_bound;
+    let bound = problem.consolidation_bound()?;
+    let percent = i64::from(100 + GOAL_PERCENT);
+    let goal = bound.map(|bound| UsdPerHour::from_micros(bound.micros() * percent / 100));
     let bound = bound.map(dollars);
     let cost = dollars(problem.fleet_cost());
     Ok(Report {
@@ -105,6 +109,7 @@ pub(super) fn report(solver: &str, problem: &Problem, budget: u32) -> anyhow::Re
         cost_usd_per_hour: cost,
         lower_bound_usd_per_hour: bound,
         gap_percent: bound.map(|bound| gap_percent(cost, bound)),
+        fewest_moves_to_goal: goal.map(|goal| problem.fewest_moves(goal)),
         ..Report::default()
     })
 }

@@ -45,10 +45,13 @@ pub(super) struct Report {
     moves: usize,
     /// Lower bound on the moves of any consolidation that ends at the same cost.
     fewest_moves: usize,
+    /// The same for a cost 5 % above the lower bound; `None` without a bound.
+    #[serde(default)]
+    fewest_moves_to_goal: Option<usize>,
     cost_usd_per_hour: f64,
     cost_after_usd_per_hour: f64,
     saving_percent: f64,
-    /// Lower bound on the cost of any nodes for the running pods; `None` without pods.
+    /// Lower bound on the cost of any consolidation; `None` without pods.
     lower_bound_usd_per_hour: Option<f64>,
     gap_percent: Option<f64>,
     gap_after_percent: Option<f64>,
@@ -152,6 +155,7 @@ fn table(reports: &[Report]) -> String {
         "gap % after",
         "moves",
         "at least",
+        "to 5 %",
         "launched",
         "valid",
         "peak MiB",
@@ -179,6 +183,7 @@ fn table(reports: &[Report]) -> String {
             gap(report.gap_after_percent),
             report.moves.to_string(),
             report.fewest_moves.to_string(),
+            report.fewest_moves_to_goal.map_or_else(dash, |moves| moves.to_string()),
             report.launched.to_string(),
             match report.valid {
                 Some(true) => "yes".to_owned(),
