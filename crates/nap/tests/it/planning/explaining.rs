@@ -97,7 +97,7 @@ fn what_a_move_has_to_pay_for_is_shown_for_nodes_that_go_and_that_stay() {
     assert!(all.iter().any(|said| said.contains("It would be removed")), "{all:?}");
     // A node that has just come is expected to last for a quarter of an hour, and many small pods
     // cost more than it saves until then.
-    let born = format!("{:.0}", jiff::Timestamp::now());
+    let born = format!("{:.0}", nap_clock::Clock::wall().now());
     let young = |name: &str, pods| {
         let node = node(name, "Standard_D4s_v5", 4, pods, "").replace("cpu: \"1\"", "cpu: 10m");
         let created = format!("claim-{name}, creationTimestamp: \"{born}\"");
