@@ -381,8 +381,8 @@ mod tests {
         let cache = TokenCache::new(Arc::new(managed), clock.clone());
         cache.token().await.unwrap();
         for minute in [56, 57, 59] {
-            let now = clock.now().as_duration();
-            clock.sleep(Duration::from_mins(minute) - now.unsigned_abs()).await;
+            let now = clock.now().as_duration().unsigned_abs();
+            clock.sleep(Duration::from_mins(minute).saturating_sub(now)).await;
             assert!(cache.token().await.is_ok(), "minute {minute}");
         }
         // Callers do not wait for further attempts each.
