@@ -382,7 +382,9 @@ mod tests {
         let mut index = cluster_of(2);
         set_condition(&mut index, "claim-0", "DisruptionReason", "1970-01-01T00:00:00Z");
         set_condition(&mut index, "claim-1", "DisruptionReason", "1970-01-01T00:00:00Z");
-        both.into_iter().for_each(|claim| index.apply(claim, at(0)));
+        for claim in both {
+            index.apply(claim, at(0));
+        }
         for name in ["claim-0", "claim-1"] {
             let mut claim = index.claim(name).unwrap().as_ref().clone();
             let conditions = &mut claim.status.as_mut().unwrap().conditions;
