@@ -2,6 +2,7 @@
 
 mod ceiling;
 mod changes;
+mod contradictions;
 mod disruption;
 mod documents;
 mod estimates;
