@@ -376,6 +376,13 @@ pub async fn explain_pod(
         // A workload that could not be read is known by the names of its pods.
         None => asked.kind.is_none() && format::stem(key.as_str()) == wanted,
     };
+    if let Some(workload) = workload
+        && let Some(why) = &workload.refusal
+        && cluster.state.pods().any(|(key, pod)| is_of(key, Some(pod)))
+    {
+        let pods = cluster::count(workload.wanted, "pod");
+        eprintln!("note: {} wants {pods}, and some are refused: {why}", workload.title());
+    }
     let known: BTreeMap<&PodKey, _> = cluster.state.pods().collect();
     let known_pod = |key: &PodKey| known.get(key).map(|pod| &***pod);
     if let Some(pod) = pods.iter().find(|pod| is_of(&pod.key, known_pod(&pod.key))) {

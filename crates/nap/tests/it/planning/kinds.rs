@@ -501,6 +501,10 @@ fn a_workload_without_pods_is_explained() {
     let full = explained("shop/full");
     let refused = "Deployment `shop/full` has no pods\n  it wants 3 pods, and they are refused: ";
     assert!(full.starts_with(refused) && full.contains("pods is limited to 0"), "{full}");
+    let some = yaml.replace("hard: { pods: 0 }", "hard: { pods: 2 }");
+    let (two, notes) = said(&["explain", "pod", "shop/full"], "some-pods", &some);
+    let refused = "Deployment `shop/full` wants 3 pods, and some are refused: ";
+    assert!(two.contains("gets a new VM") && notes.contains(refused), "{two}{notes}");
     assert!(explained("statefulset/web").starts_with("default/web-0 "));
     let agent = explained("daemonset/agent");
     assert!(agent.starts_with("DaemonSet `default/agent` places its pods by itself"), "{agent}");
