@@ -91,7 +91,8 @@ const READING: [&str; 51] = [
     "get deployment web -o yaml",
     "get cronjob night -o yaml",
     "get service web -o yaml",
-    "events",
+    // Without the warnings of a repair of addresses, which begins after some minutes.
+    "events --types Normal",
     "rollout status deployment web --timeout 1s",
     r#"run solo --image pause:3.9 --overrides={"spec":{"schedulerName":"none"}}"#,
     "get pod solo -o yaml",
