@@ -175,7 +175,7 @@ fn a_scale_up_and_down_shows_in_metrics_health_and_json_logs() {
         ("client_go_request_total", "code=\"201\",method=\"POST\"", 2.0),
         ("nap_fleet_cost", "nodepool=\"default\",capacity_type=\"on-demand\"", 0.1),
         ("nap_plan_gap_ratio", "", 0.0),
-        ("nap_prices_estimated", "capacity_type=\"spot\"", 1.0),
+        ("nap_prices_estimated", "capacity_type=\"spot\"", 0.0),
         ("nap_quota_left_vcpus", "", 1.0),
         ("nap_leader", "", 1.0),
         ("nap_reconcile_duration_seconds_count", "controller=\"provisioner\"", 1.0),

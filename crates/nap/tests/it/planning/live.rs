@@ -170,7 +170,9 @@ fn what_a_live_cluster_has_already_is_no_change() {
     // A manifest on top of the cluster is explained as after `kubectl apply`.
     let web = folder("there-new", &[("m.yaml", INFLATE)]).join("m.yaml").display().to_string();
     let new = explain(&["inflate", "-f", &web]);
-    assert!(new.contains("default/inflate-1 gets a new VM"), "{new}");
+    // The cluster may have room by now.
+    let placed = ["gets a new VM", "goes onto "].map(|end| format!("default/inflate-1 {end}"));
+    assert!(placed.iter().any(|placed| new.contains(placed)), "{new}");
     let both = nap(&["plan", "disruption", "-f", &web, "--kubeconfig"])
         .arg(&cluster.kubeconfig)
         .output()
