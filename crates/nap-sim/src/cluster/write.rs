@@ -30,7 +30,7 @@ pub(super) struct Writer {
     pub(super) clock: Clock,
     retry: Option<Timestamp>,
     events: u64,
-    /// Events of workloads; `None` if nobody reads them, because they double the writes.
+    /// Events of workloads; `None` in simulations without users: they double the writes.
     workload_events: Option<SimilarEvents>,
     /// Field manager of the writes.
     manager: &'static str,
@@ -178,7 +178,7 @@ impl Writer {
         self.tell(owner, component, "SuccessfulDelete", &message).await;
     }
 
-    /// Publishes what a controller has done for a workload, if somebody reads it.
+    /// Publishes what a controller has done for a workload, where users read events.
     pub(super) async fn tell<T: Object>(
         &mut self,
         about: &T,

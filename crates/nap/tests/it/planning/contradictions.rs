@@ -48,7 +48,7 @@ fn contradictions_are_named_with_both_sides() {
     }
 }
 
-/// A plan of many pods names it too, for nobody asks about each.
+/// Contradictions in the table of a plan, without `nap explain` of each pod.
 #[test]
 fn plans_name_contradictions_below_pods_without_a_place() {
     let term = |expression: &str| {
